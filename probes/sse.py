@@ -1,0 +1,109 @@
+"""Event-stream parser, sans-I/O: bytes in, events out.
+
+Theory of operation. A stream is lines ended by CR, LF or CRLF; a blank line ends an event. The
+parser keeps the bytes of the unfinished event, looks for the next blank line only where it has
+not looked before (so one huge event costs linear time), and hands over an event in the call that
+brought its blank line. A CRLF split between two reads is safe: the blank line is seen at the CR,
+and the LF left over is itself a blank line without an event. Specification: WHATWG HTML, section
+9.2 "Server-sent events".
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+# Atomic, or CRLF would backtrack into CR + LF and count as two line ends.
+_BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
+_BOM = b"\xef\xbb\xbf"
+_LONGEST_BLANK = 4
+
+
+class EventTooLarge(Exception):  # noqa: N818 - the peer's fault, named as a fact
+    """One event exceeds the cap; the peer's fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event: its type (empty if none was given) and its data lines joined by LF."""
+
+    name: str
+    data: bytes
+
+
+class Parser:
+    """Splits a byte stream into events.
+
+    Attributes:
+        comments: Comment lines seen.
+        junk: Lines whose field no specification knows, such as HTML.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._buffer = bytearray()
+        self._searched = 0
+        self._first = True
+        self.comments = 0
+        self.junk = 0
+
+    def feed(self, data: bytes) -> list[Event]:
+        """Return the events completed by `data`.
+
+        Raises:
+            EventTooLarge: The unfinished or finished event is longer than the limit.
+        """
+        buffer = self._buffer
+        buffer += data
+        if self._first:
+            self._drop_mark()
+        events: list[Event] = []
+        start = 0
+        while match := _BLANK_LINE.search(buffer, max(self._searched, start)):
+            self._check(match.start() - start)
+            event = self._event(bytes(buffer[start : match.start()]))
+            if event is not None:
+                events.append(event)
+            start = self._searched = match.end()
+        if start:
+            del buffer[:start]
+        self._check(len(buffer))
+        self._searched = max(0, len(buffer) - _LONGEST_BLANK + 1)
+        return events
+
+    def close(self) -> Event | None:
+        """Return the event that the body's end cut off before its blank line, if any."""
+        rest = bytes(self._buffer)
+        self._buffer.clear()
+        self._searched = 0
+        return self._event(rest)
+
+    def _check(self, size: int) -> None:
+        if size > self._limit:
+            raise EventTooLarge(f"event longer than {self._limit} bytes")
+
+    def _drop_mark(self) -> None:
+        # Wait until it is clear whether a byte order mark stands at the head.
+        if len(self._buffer) < len(_BOM) and _BOM.startswith(self._buffer):
+            return
+        if self._buffer.startswith(_BOM):
+            del self._buffer[: len(_BOM)]
+        self._first = False
+
+    def _event(self, block: bytes) -> Event | None:
+        # Nearly every event of a token stream is one data line: skip the general path.
+        if block.startswith(b"data: ") and b"\n" not in block and b"\r" not in block:
+            return Event("", block[6:])
+        name, lines = "", []
+        for line in block.splitlines():  # on bytes this splits at CR, LF and CRLF only
+            field, _, value = line.partition(b":")
+            value = value.removeprefix(b" ")
+            if field == b"data":
+                lines.append(value)
+            elif field == b"event":
+                name = value.decode("utf-8", "replace")
+            elif not field and line:
+                self.comments += 1
+            elif line and field not in (b"id", b"retry"):
+                self.junk += 1
+        return Event(name, b"\n".join(lines)) if lines else None
