@@ -1,8 +1,8 @@
 """Generated prompts: about N tokens of plain English, new to every prefix cache; pure.
 
-Nothing is downloaded. A common English word is 1.3 tokens or less in today's tokenizers; the
-generator's words are short and frequent, measured at 1.0 to 1.15 tokens each with o200k, Llama 3,
-Qwen 3 and DeepSeek vocabularies, so the word count stands for the token count.
+Nothing is downloaded. The words are short and frequent, each one token in large English
+vocabularies, so the word count stands for the token count; what the server counted is in the
+result's `prompt_tokens`.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 # Atomic, or CRLF would backtrack into CR + LF and count as two line ends.
 _BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
+_ONE_LINE = re.compile(rb"data: [^\r\n]*\n\n")
 _BOM = b"\xef\xbb\xbf"
 _LONGEST_BLANK = 4
 
@@ -54,6 +55,11 @@ class Parser:
             EventTooLarge: The unfinished or finished event is longer than the limit.
         """
         buffer = self._buffer
+        # Nearly every read of a token stream is one whole event of one line.
+        if not buffer and data.endswith(b"\n\n") and _ONE_LINE.fullmatch(data):
+            self._check(len(data))
+            self._first = False
+            return [Event("", data[6:-2])]
         buffer += data
         if self._first:
             self._drop_mark()

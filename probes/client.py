@@ -1,0 +1,538 @@
+"""One exchange with a live endpoint: the only file that opens connections and maps their faults.
+
+Theory of operation. `measure` opens (or borrows) a connection, writes the request, and feeds the
+meter with stamped reads until the meter is over, the body ends, or a limit expires. One timer
+watches all limits: it sleeps until the nearest deadline, and output events only move the deadline,
+so a token costs no timer. The peer's faults end as an outcome; ours raise. Nothing is retried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from urllib.parse import urlencode
+
+import aiohttp
+
+from probes import headers as response_headers
+from probes.endpoint import Auth, Endpoint
+from probes.lag import LoopLag
+from probes.meter import End, Meter, Reader, Rules, digest, summarize
+from probes.redact import redact
+from probes.result import Outcome, Phases, ProbeResult
+from probes.transport import StampedResponse, Timeline, begin, clock, tls_context, tracing
+from probes.workload import Connection, Workload
+
+UPLOAD_BYTES = 14_000
+TAINT_LAG = 0.010
+TAINT_SHARE = 0.05
+_LATE_TIMER = 0.050
+_GRACE = 0.020
+_DRAIN = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is sent. `document` is None where the body is not JSON."""
+
+    method: str = "POST"
+    path: str = ""
+    body: bytes | None = None
+    content_type: str = "application/json"
+    document: Mapping[str, object] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """How one kind of workload asks and reads.
+
+    Attributes:
+        build: (endpoint, workload, salt) -> request.
+        reader: (workload, request) -> what reads the answer.
+        rules: (workload) -> what completes an answer of this kind.
+    """
+
+    name: str
+    build: Callable[[Endpoint, Workload, str], Request]
+    reader: Callable[[Workload, Request], Reader]
+    rules: Callable[[Workload], Rules]
+
+
+class Connections:
+    """Lends HTTP sessions: a new one for a fresh connection, a kept one for reuse."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, str | None, str | None], aiohttp.ClientSession] = {}
+
+    @contextlib.asynccontextmanager
+    async def lend(
+        self, endpoint: Endpoint, connection: Connection
+    ) -> AsyncIterator[aiohttp.ClientSession]:
+        """Yield a session for one exchange."""
+        if connection is Connection.FRESH:
+            async with open_session(endpoint, reuse=False) as session:
+                yield session
+            return
+        key = (endpoint.url, endpoint.ca_file, endpoint.proxy)
+        if key not in self._kept:
+            self._kept[key] = open_session(endpoint, reuse=True)
+        yield self._kept[key]
+
+    async def close(self) -> None:
+        """Close every kept session."""
+        kept, self._kept = list(self._kept.values()), {}
+        for session in kept:
+            await session.close()
+
+
+def open_session(endpoint: Endpoint, *, reuse: bool) -> aiohttp.ClientSession:
+    """Return a session without timeouts, cookies, decompression or environment proxies."""
+    secure = endpoint.url.startswith("https://")
+    connector = aiohttp.TCPConnector(
+        limit=0,
+        force_close=not reuse,
+        use_dns_cache=False,
+        ssl=tls_context(endpoint.ca_file) if secure else True,
+    )
+    return aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None),
+        auto_decompress=False,
+        response_class=StampedResponse,
+        trace_configs=[tracing()],
+        trust_env=False,
+    )
+
+
+class Watch:
+    """Ends an exchange at the nearest of its limits.
+
+    Attributes:
+        expired: Which limit ended the exchange; None while none has.
+        at: When that limit was reached.
+    """
+
+    def __init__(
+        self, scope: asyncio.Timeout, workload: Workload, timeline: Timeline, meter: Meter
+    ) -> None:
+        self._scope = scope
+        self._limits = workload.limits
+        self._timeline = timeline
+        self._meter = meter
+        self._loop = asyncio.get_running_loop()
+        self._graced: float | None = None
+        self.expired: Outcome | None = None
+        self.at = 0.0
+        self._handle: asyncio.TimerHandle | None = None
+        self._arm()
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def deadline(self) -> tuple[float, Outcome]:
+        """Return the nearest deadline and what it means."""
+        timeline, limits, meter = self._timeline, self._limits, self._meter
+        if timeline.sent is None:
+            if timeline.ready is not None:  # connected, but the request is not yet written
+                return timeline.ready + limits.ttft, Outcome.TIMEOUT_TTFT
+            return timeline.begun + limits.connect, self._connect_outcome()
+        total = timeline.sent + limits.total
+        last = meter.last_at
+        if last is None:
+            near = timeline.sent + limits.ttft, Outcome.TIMEOUT_TTFT
+        else:
+            near = last + limits.stall, Outcome.TIMEOUT_STALL
+        return near if near[0] <= total else (total, Outcome.TIMEOUT_TOTAL)
+
+    def _connect_outcome(self) -> Outcome:
+        timeline = self._timeline
+        resolving = timeline.dns_start is not None and timeline.dns_end is None
+        return Outcome.DNS if resolving else Outcome.TIMEOUT_CONNECT
+
+    def _arm(self) -> None:
+        when, _ = self.deadline()
+        self._handle = self._loop.call_later(max(0.0, when - clock()), self._fire)
+
+    def _fire(self) -> None:
+        now = clock()
+        when, outcome = self.deadline()
+        if now < when:
+            self._arm()
+        elif now - when > _LATE_TIMER and self._graced != when:
+            # The loop was stalled: what the peer sent in time may lie unread in the socket.
+            self._graced = when
+            self._handle = self._loop.call_later(_GRACE, self._fire)
+        else:
+            self.expired, self.at = outcome, when
+            self._scope.reschedule(self._loop.time())
+
+
+@dataclass(slots=True, kw_only=True)
+class _Exchange:
+    """What one exchange left behind for the result."""
+
+    endpoint: Endpoint
+    workload: Workload
+    request: Request
+    timeline: Timeline
+    meter: Meter
+    started_at: float
+    request_id: str
+    headers: Mapping[str, str] | None = None
+    outcome: Outcome | None = None
+    reason: str | None = None
+    late: float = 0.0
+
+
+async def measure(
+    kind: Kind,
+    endpoint: Endpoint,
+    workload: Workload,
+    *,
+    salt: str | None = None,
+    keep_content: bool = False,
+    connections: Connections | None = None,
+    lag: LoopLag | None = None,
+) -> ProbeResult:
+    """Make one attempt and return what it saw; never raises for what the peer does.
+
+    Args:
+        kind: How to ask and read.
+        endpoint: Where.
+        workload: What.
+        salt: Head of the generated prompt; None draws a random one.
+        keep_content: Whether the result holds what the endpoint said.
+        connections: Where pooled connections live; None closes them after this attempt.
+        lag: A running watch of the event loop; None makes one for this attempt.
+
+    Raises:
+        asyncio.CancelledError: The caller gave up.
+        OSError, ssl.SSLError: The endpoint's CA file cannot be used.
+    """
+    own_lag = LoopLag() if lag is None else None
+    own_connections = Connections() if connections is None else None
+    watch = lag or own_lag
+    assert watch is not None
+    watch.start()
+    try:
+        exchange = await _exchange(
+            kind, endpoint, workload, salt, connections or own_connections or Connections()
+        )
+        return _result(kind, exchange, watch, keep_content=keep_content)
+    finally:
+        if own_lag is not None:
+            own_lag.stop()
+        if own_connections is not None:
+            await own_connections.close()
+
+
+async def _exchange(
+    kind: Kind, endpoint: Endpoint, workload: Workload, salt: str | None, pool: Connections
+) -> _Exchange:
+    request = kind.build(endpoint, workload, salt or secrets.token_hex(8))
+    timeline, body = begin(request.body, request.content_type)
+    meter = Meter(endpoint, workload, kind.reader(workload, request), kind.rules(workload))
+    exchange = _Exchange(
+        endpoint=endpoint,
+        workload=workload,
+        request=request,
+        timeline=timeline,
+        meter=meter,
+        started_at=time.time(),
+        request_id=secrets.token_hex(16),
+    )
+    watch: Watch | None = None
+    try:
+        async with asyncio.timeout(None) as scope:
+            watch = Watch(scope, workload, timeline, meter)
+            async with pool.lend(endpoint, workload.connection) as session:
+                timeline.begun = clock()
+                await _converse(exchange, session, body)
+    except TimeoutError:
+        if watch is None or watch.expired is None:
+            _fail(exchange, Outcome.CONNECT, "the network reported a timeout")
+        else:
+            meter.abandon(watch.at)
+            exchange.outcome, exchange.reason = watch.expired, _limit_reason(watch, workload)
+    except (aiohttp.ClientError, OSError, ValueError) as exc:
+        _map_fault(exchange, exc)
+    finally:
+        if watch is not None:
+            watch.close()
+    return exchange
+
+
+async def _converse(
+    exchange: _Exchange, session: aiohttp.ClientSession, body: aiohttp.BytesPayload | None
+) -> None:
+    """Send the request and read the answer into the meter."""
+    endpoint, meter = exchange.endpoint, exchange.meter
+    async with session.request(
+        exchange.request.method,
+        _url(endpoint, exchange.request.path),
+        data=body,
+        headers=_request_headers(exchange),
+        allow_redirects=False,
+        proxy=endpoint.proxy,
+    ) as response:
+        exchange.headers = response.headers
+        meter.head(
+            response.status,
+            response.headers.get("content-type", ""),
+            response.headers.get("content-encoding", ""),
+        )
+        await _read(exchange, response)
+        if exchange.workload.connection is Connection.REUSE and not response.content.at_eof():
+            await _drain(response)
+
+
+async def _read(exchange: _Exchange, response: aiohttp.ClientResponse) -> None:
+    """Feed the body to the meter, cut at the reads that brought it."""
+    content, meter, timeline = response.content, exchange.meter, exchange.timeline
+    position = mark = 0
+    try:
+        while not meter.over:
+            data = await content.readany()
+            if not data:
+                break
+            now = clock()
+            start, position = position, position + len(data)
+            offsets = timeline.offsets
+            cut = start
+            while cut < position:
+                while mark < len(offsets) and offsets[mark] <= cut:
+                    mark += 1
+                end = min(position, offsets[mark]) if mark < len(offsets) else position
+                at = timeline.stamps[mark] if mark < len(offsets) else now
+                exchange.late = max(exchange.late, now - at)
+                meter.feed(at, data[cut - start : end - start])
+                cut = end
+        meter.close(clock(), End.EOF)
+    except aiohttp.ClientPayloadError as exc:
+        meter.close(timeline.broken or clock(), End.GARBLED if _garbled(exc) else End.BROKEN)
+    except (aiohttp.ClientConnectionError, ConnectionError):
+        meter.close(timeline.broken or clock(), End.BROKEN)
+
+
+def _garbled(exc: BaseException) -> bool:
+    """Whether a body broke HTTP itself, rather than ending early."""
+    text = f"{exc} {exc.__cause__!r}"
+    return "not completed" not in text and "Not enough data" not in text
+
+
+async def _drain(response: aiohttp.ClientResponse) -> None:
+    """Read the rest of a finished answer, or aiohttp will not pool its connection."""
+    with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError):
+        async with asyncio.timeout(_DRAIN):
+            await response.content.read()
+
+
+def _url(endpoint: Endpoint, path: str) -> str:
+    query = []
+    if endpoint.api_version is not None:
+        query.append(("api-version", endpoint.api_version))
+    if endpoint.auth is Auth.QUERY and endpoint.api_key:
+        query.append((endpoint.auth_name or "key", endpoint.api_key))
+    return endpoint.url + path + (f"?{urlencode(query)}" if query else "")
+
+
+def _request_headers(exchange: _Exchange) -> dict[str, str]:
+    endpoint, request = exchange.endpoint, exchange.request
+    sent = {
+        "Accept": "text/event-stream, application/json",
+        "Accept-Encoding": "identity",
+        "User-Agent": "endpoint-monitor",
+        "x-request-id": exchange.request_id,
+    }
+    if request.body is not None:
+        sent["Content-Type"] = request.content_type
+    if endpoint.api_key and endpoint.auth is Auth.BEARER:
+        sent["Authorization"] = f"Bearer {endpoint.api_key}"
+    elif endpoint.api_key and endpoint.auth is Auth.API_KEY:
+        sent[endpoint.auth_name or "api-key"] = endpoint.api_key
+    return sent | dict(endpoint.headers)
+
+
+def _fail(exchange: _Exchange, outcome: Outcome, reason: str) -> None:
+    exchange.outcome, exchange.reason = outcome, reason
+    exchange.meter.abandon(clock())
+
+
+def _map_fault(exchange: _Exchange, exc: BaseException) -> None:
+    """Map what aiohttp and the system raise to an outcome; the most specific wins."""
+    outcome = _fault_outcome(exc)
+    if outcome is Outcome.CONNECT and exchange.timeline.ready is not None:
+        outcome = Outcome.CONNECTION_LOST
+    _fail(exchange, outcome, f"{_FAULT_WORDS[outcome]}: {_cause(exc)}")
+
+
+_FAULT_WORDS = {
+    Outcome.DNS: "host name does not resolve",
+    Outcome.TLS: "TLS failed",
+    Outcome.CONNECT: "cannot connect",
+    Outcome.CONNECTION_LOST: "connection lost before a response",
+    Outcome.PROTOCOL_ERROR: "answer is not HTTP",
+}
+
+
+def _fault_outcome(exc: BaseException) -> Outcome:
+    cause = getattr(exc, "os_error", None) or exc.__cause__
+    if isinstance(exc, aiohttp.ClientConnectorDNSError) or isinstance(cause, socket.gaierror):
+        return Outcome.DNS
+    if isinstance(exc, aiohttp.ClientSSLError | ssl.SSLError | ssl.CertificateError) or isinstance(
+        cause, ssl.SSLError
+    ):
+        return Outcome.TLS
+    if isinstance(exc, aiohttp.ClientProxyConnectionError | aiohttp.ClientConnectorError):
+        return Outcome.CONNECT
+    if isinstance(exc, aiohttp.ClientHttpProxyError):
+        return Outcome.CONNECT
+    if isinstance(exc, aiohttp.ClientResponseError | aiohttp.ClientPayloadError | ValueError):
+        return Outcome.PROTOCOL_ERROR
+    if isinstance(exc, aiohttp.ServerDisconnectedError):
+        return Outcome.CONNECTION_LOST
+    return Outcome.CONNECT
+
+
+def _cause(exc: BaseException) -> str:
+    cause = getattr(exc, "os_error", None) or exc.__cause__ or exc
+    text = getattr(cause, "strerror", None) or getattr(cause, "message", None) or str(cause)
+    return str(text or type(cause).__name__)[:300]
+
+
+def _limit_reason(watch: Watch, workload: Workload) -> str:
+    limits = workload.limits
+    words = {
+        Outcome.DNS: f"host name not resolved within {limits.connect:g} s",
+        Outcome.TIMEOUT_CONNECT: f"no connection within {limits.connect:g} s",
+        Outcome.TIMEOUT_TTFT: f"no output within {limits.ttft:g} s",
+        Outcome.TIMEOUT_STALL: f"no further output for {limits.stall:g} s",
+        Outcome.TIMEOUT_TOTAL: f"not complete within {limits.total:g} s",
+    }
+    assert watch.expired is not None
+    return words[watch.expired]
+
+
+# -- the result ----------------------------------------------------------------------------
+
+
+def _since(start: float | None, end: float | None) -> float | None:
+    return None if start is None or end is None else max(0.0, end - start)
+
+
+def _phases(timeline: Timeline) -> Phases:
+    """Cut the time before the answer into phases; each is None where it did not end."""
+    tcp_start = timeline.dns_end or timeline.connect_start
+    tcp_end = timeline.tls_start or timeline.connected
+    return Phases(
+        dns=_since(timeline.dns_start, timeline.dns_end),
+        connect=None if timeline.reused else _since(tcp_start, tcp_end),
+        tls=_since(timeline.tls_start, timeline.connected),
+        send=_since(timeline.connected or timeline.ready, timeline.sent),
+        wait=_since(timeline.sent, timeline.head),
+    )
+
+
+def _result(
+    kind: Kind, exchange: _Exchange, lag: LoopLag, *, keep_content: bool
+) -> ProbeResult:
+    meter, timeline, endpoint = exchange.meter, exchange.timeline, exchange.endpoint
+    headers = exchange.headers or {}
+    outcome, reason = exchange.outcome, exchange.reason
+    if outcome is None:
+        outcome, reason = meter.outcome()
+    counted = meter.counted()
+    error = meter.peer_error()
+    ttft = _since(timeline.sent, meter.stamps[0] if meter.stamps else None)
+    loop_lag = lag.worst(timeline.begun)
+    now = datetime.now(UTC)
+    hide = endpoint.secrets()
+    text = meter.text("text")
+    result = ProbeResult(
+        endpoint=endpoint.name,
+        workload=exchange.workload.name,
+        kind=kind.name,
+        model=endpoint.model,
+        started_at=exchange.started_at,
+        outcome=outcome,
+        reason=redact(reason, hide),
+        http_status=meter.status,
+        phases=_phases(timeline),
+        ttfb_s=_since(timeline.sent, meter.first_byte_at),
+        ttft_s=ttft,
+        ttfat_s=_since(timeline.sent, meter.answer_at),
+        last_s=_since(timeline.sent, meter.last_at),
+        tpot_s=meter.tpot(counted.visible),
+        e2e_s=_since(timeline.sent, meter.ended_at),
+        itl=summarize(meter.gaps()),
+        chunks=len(meter.stamps),
+        output_tokens=counted.output,
+        visible_tokens=counted.visible,
+        output_tokens_source=counted.source,
+        flags=meter.flags(
+            counted, fell_back=outcome is Outcome.OK and response_headers.fallback(headers)
+        ),
+        finish_reason=_short(meter.finish),
+        served_model=_short(meter.model),
+        fingerprint=_short(meter.fingerprint),
+        request_id_sent=exchange.request_id,
+        request_id=response_headers.request_id(headers) or _short(meter.request_id),
+        error_code=redact(_short(error.code), hide) if error else None,
+        error_excerpt=redact(meter.excerpt(), hide),
+        retry_after_s=response_headers.retry_after(headers, now),
+        ratelimit_remaining_requests=response_headers.remaining_requests(headers),
+        ratelimit_reset_requests_s=response_headers.reset_requests(headers, now),
+        server_metrics=response_headers.server_times(headers) | meter.metrics,
+        loop_lag_s=loop_lag,
+        merged=meter.merged,
+        late_s=exchange.late,
+        connection="reuse" if timeline.reused else "fresh",
+        cache=exchange.workload.cache.value,
+        upload=not timeline.reused and len(exchange.request.body or b"") > UPLOAD_BYTES,
+        tainted=loop_lag > max(TAINT_LAG, TAINT_SHARE * (ttft or 0.0)),
+        text_sha256=digest(text),
+        text_chars=len(text),
+        reasoning_chars=len(meter.text("reasoning")),
+        body_bytes=meter.body_bytes,
+        content=meter.content() if keep_content else None,
+    )
+    return _with_usage(result, meter, endpoint)
+
+
+def _with_usage(result: ProbeResult, meter: Meter, endpoint: Endpoint) -> ProbeResult:
+    usage = meter.usage
+    prompt, output = (usage.prompt if usage else None), result.output_tokens
+    cost = usage.cost if usage else None
+    if (
+        cost is None
+        and endpoint.price_input is not None
+        and endpoint.price_output is not None
+        and prompt is not None
+        and output is not None
+    ):
+        cost = prompt * endpoint.price_input + output * endpoint.price_output
+    if usage is None:
+        return result
+    return replace(
+        result,
+        prompt_tokens=prompt,
+        cached_tokens=usage.cached,
+        reasoning_tokens=usage.reasoning,
+        cost=cost,
+    )
+
+
+def _short(text: str | None) -> str | None:
+    """Cap what the peer chose."""
+    return None if text is None else text[:200]

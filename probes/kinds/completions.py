@@ -1,0 +1,51 @@
+"""POST /completions: text in, text out, without a chat template."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from probes.client import Kind, Request
+from probes.endpoint import Endpoint
+from probes.kinds._ask import json_request, prompt, streaming, token_limit
+from probes.meter import Reader, Rules
+from probes.sse import Event
+from probes.wire import Piece, chat_event, chat_piece
+from probes.workload import Workload
+
+
+class CompletionReader:
+    """Reads text completions, streamed or whole; their chunks are chat chunks with `text`."""
+
+    def event(self, event: Event) -> Piece:
+        """Read one chunk."""
+        return chat_event(event)
+
+    def body(self, document: Any) -> Piece:
+        """Read one whole completion."""
+        return chat_piece(msgspec.json.encode(document))
+
+
+def build(endpoint: Endpoint, workload: Workload, salt: str) -> Request:
+    """Return a request with the prompt as plain text."""
+    fields = {
+        "prompt": prompt(workload, salt),
+        # The old name: `max_completion_tokens` exists for chat only.
+        **({} if workload.max_tokens is None else {"max_tokens": workload.max_tokens}),
+        **streaming(endpoint, workload),
+    }
+    return json_request("/completions", endpoint, workload, fields)
+
+
+def reader(_workload: Workload, _request: Request) -> Reader:
+    """Return a reader; it holds no state."""
+    return CompletionReader()
+
+
+def rules(workload: Workload) -> Rules:
+    """A stream ends with `[DONE]`."""
+    return Rules(streamed=workload.stream)
+
+
+KIND = Kind(name="completions", build=build, reader=reader, rules=rules)

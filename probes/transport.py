@@ -1,0 +1,226 @@
+"""Arrival stamps and request phases of aiohttp, through its public seams only.
+
+The only module that touches aiohttp's transports. Theory of operation:
+
+- `StampedResponse.start` runs when the connection is ready and before the response is read. It
+  slips `Arrivals` between transport and aiohttp's protocol (`transport.set_protocol`): each read
+  is stamped, then forwarded, so a stamp is taken before any parsing.
+- Bytes of the body are mapped back to their read by offset: after each read, the stream's count of
+  raw bytes says how far the body had come. Nothing is decompressed by aiohttp.
+- t0 is the moment the request's last byte was handed to the kernel: when the body's writer
+  returned with an empty write buffer, else when the transport drained (`resume_writing`).
+- `TracedContext.wrap_bio` is called when TCP is connected and TLS begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from bisect import bisect_left
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any, cast
+
+import aiohttp
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.connector import Connection
+
+clock = time.monotonic
+
+
+@dataclass(slots=True)
+class Timeline:
+    """Moments of one exchange, monotonic seconds; None where they did not happen.
+
+    Attributes:
+        reused: Whether a pooled connection was taken.
+        handed: Whether the request was given to the transport completely.
+        early_reads: Arrival stamps of reads before the body's stream was known.
+        marks: Body offset reached and arrival stamp, one per read.
+    """
+
+    begun: float = field(default_factory=clock)
+    dns_start: float | None = None
+    dns_end: float | None = None
+    connect_start: float | None = None
+    tls_start: float | None = None
+    connected: float | None = None
+    ready: float | None = None
+    sent: float | None = None
+    head: float | None = None
+    reused: bool = False
+    handed: bool = False
+    broken: float | None = None
+    early_reads: list[float] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    stamps: list[float] = field(default_factory=list)
+
+    def stamp_of(self, end: int, default: float) -> float:
+        """Return the arrival stamp of the read that brought body byte number `end`."""
+        i = bisect_left(self.offsets, end)
+        return self.stamps[i] if i < len(self.stamps) else default
+
+
+_timeline: ContextVar[Timeline] = ContextVar("timeline")
+
+
+class TracedContext(ssl.SSLContext):
+    """A TLS context that notes when a handshake begins."""
+
+    def wrap_bio(self, *args: Any, **kwargs: Any) -> ssl.SSLObject:
+        """Stamp the beginning of TLS, then wrap as usual."""
+        if (timeline := _timeline.get(None)) is not None:
+            timeline.tls_start = clock()
+        return super().wrap_bio(*args, **kwargs)
+
+
+@lru_cache(maxsize=64)
+def tls_context(ca_file: str | None) -> ssl.SSLContext:
+    """Return a verifying client context, made once: reading the certificates takes 20 ms.
+
+    OSError, ssl.SSLError: The CA file is missing or bad.
+    """
+    context = TracedContext(ssl.PROTOCOL_TLS_CLIENT)
+    if ca_file is None:
+        context.load_default_certs()
+    else:
+        context.load_verify_locations(ca_file)
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+class StampedBody(aiohttp.BytesPayload):
+    """A request body that tells when it was handed to the transport."""
+
+    def __init__(self, value: bytes, timeline: Timeline, content_type: str) -> None:
+        super().__init__(value, content_type=content_type)
+        self._timeline = timeline
+        self.transport: asyncio.Transport | None = None
+
+    async def write_with_length(
+        self, writer: AbstractStreamWriter, content_length: int | None
+    ) -> None:
+        """Write the body, then note the hand-over."""
+        await super().write_with_length(writer, content_length)
+        self._timeline.handed = True
+        if self.transport is not None:
+            note_sent(self.transport, self._timeline)
+
+
+def note_sent(transport: asyncio.Transport, timeline: Timeline) -> None:
+    """Take t0 now if the kernel has all bytes; else `Arrivals.resume_writing` will."""
+    if timeline.sent is None and timeline.handed and transport.get_write_buffer_size() == 0:
+        timeline.sent = clock()
+
+
+class Arrivals(asyncio.Protocol):
+    """Stamps reads and the end of writing, and forwards everything to aiohttp's protocol."""
+
+    def __init__(self, inner: asyncio.Protocol, timeline: Timeline) -> None:
+        # A pooled connection still has the protocol of its last exchange: do not stack them.
+        self._inner: asyncio.Protocol = inner._inner if isinstance(inner, Arrivals) else inner
+        self._timeline = timeline
+        self.content: aiohttp.StreamReader | None = None
+
+    def data_received(self, data: bytes) -> None:
+        """Stamp, then forward."""
+        at = clock()
+        self._inner.data_received(data)
+        timeline, content = self._timeline, self.content
+        if content is None:
+            timeline.early_reads.append(at)
+        elif not timeline.offsets or content.total_raw_bytes > timeline.offsets[-1]:
+            timeline.offsets.append(content.total_raw_bytes)
+            timeline.stamps.append(at)
+
+    def pause_writing(self) -> None:
+        """Forward."""
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        """The write buffer has drained: the last byte is with the kernel."""
+        if self._timeline.sent is None and self._timeline.handed:
+            self._timeline.sent = clock()
+        self._inner.resume_writing()
+
+    def eof_received(self) -> bool | None:
+        """Forward."""
+        return self._inner.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stamp, then forward."""
+        self._timeline.broken = clock()
+        self._inner.connection_lost(exc)
+
+    def bind(self, content: aiohttp.StreamReader) -> None:
+        """Take the body's stream. Reads before it have no offsets of their own.
+
+        Nearly always that is one read, head and first bytes together. Should more have come while
+        the loop was late, the body's bytes get the last one's stamp: late, never early.
+        """
+        timeline = self._timeline
+        self.content = content
+        if timeline.early_reads and content.total_raw_bytes:
+            timeline.offsets.append(content.total_raw_bytes)
+            timeline.stamps.append(timeline.early_reads[-1])
+
+
+class StampedResponse(aiohttp.ClientResponse):
+    """A response whose reads are stamped at the transport."""
+
+    async def start(self, connection: Connection) -> aiohttp.ClientResponse:
+        """Put the stamping protocol in place, then read the head."""
+        timeline = _timeline.get()
+        transport = cast("asyncio.Transport | None", connection.transport)
+        if transport is None:
+            return await super().start(connection)
+        timeline.ready = clock() if timeline.ready is None else timeline.ready
+        arrivals = Arrivals(cast("asyncio.Protocol", transport.get_protocol()), timeline)
+        transport.set_protocol(arrivals)
+        transport.set_write_buffer_limits(high=0)
+        if (body := _body.get()) is not None:
+            body.transport = transport
+        else:
+            timeline.handed = True
+        note_sent(transport, timeline)
+        response = await super().start(connection)
+        timeline.head = timeline.early_reads[-1] if timeline.early_reads else clock()
+        arrivals.bind(response.content)
+        return response
+
+
+_body: ContextVar[StampedBody | None] = ContextVar("body", default=None)
+
+
+@lru_cache(maxsize=1)
+def tracing() -> aiohttp.TraceConfig:
+    """Return the trace that fills the connection phases of the current timeline."""
+    trace = aiohttp.TraceConfig()
+
+    def note(name: str) -> Any:
+        async def hook(_session: object, _context: SimpleNamespace, _params: object) -> None:
+            setattr(_timeline.get(), name, clock())
+
+        return hook
+
+    async def reused(_session: object, _context: SimpleNamespace, _params: object) -> None:
+        _timeline.get().reused = True
+
+    trace.on_dns_resolvehost_start.append(note("dns_start"))
+    trace.on_dns_resolvehost_end.append(note("dns_end"))
+    trace.on_connection_create_start.append(note("connect_start"))
+    trace.on_connection_create_end.append(note("connected"))
+    trace.on_connection_reuseconn.append(reused)
+    return trace
+
+
+def begin(body: bytes | None, content_type: str) -> tuple[Timeline, StampedBody | None]:
+    """Start the timeline of one exchange in the current task."""
+    timeline = Timeline()
+    stamped = None if body is None else StampedBody(body, timeline, content_type)
+    _timeline.set(timeline)
+    _body.set(stamped)
+    return timeline, stamped
