@@ -68,23 +68,32 @@ class Plan:
 
 
 class ResultRow(msgspec.Struct, frozen=True, tag="result"):
-    """A slot that ended as a result. `slot_at` is wall clock UTC, `mono` the prober's own clock."""
+    """A slot that ended as a result.
+
+    Attributes:
+        seq: Number of the row since the prober's start.
+        mono: When the row was made, the machine's monotonic clock.
+        slot_at: When the slot was due, wall clock, seconds since the epoch, UTC.
+        slot: Number of the slot on the probe's grid; -1 for the extra first one.
+    """
 
     seq: int
     mono: float
     probe: str
     slot_at: float
     result: ProbeResult
+    slot: int = -1
 
 
 class SkipRow(msgspec.Struct, frozen=True, tag="skip"):
-    """A slot that ended without a result."""
+    """A slot that ended without a result; fields as in `ResultRow`."""
 
     seq: int
     mono: float
     probe: str
     slot_at: float
     reason: Skip
+    slot: int = -1
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="beat"):

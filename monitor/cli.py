@@ -1,0 +1,264 @@
+"""The command `endpoint-monitor`. Imports lazily: help must answer at once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from monitor.config import Config
+    from probes import Endpoint, ProbeResult, Workload
+
+OK, SOME_FAILED, USAGE = 0, 1, 2
+
+app = typer.Typer(
+    name="endpoint-monitor",
+    help="Always-on performance monitor for OpenAI-compatible endpoints. "
+    "MLPerf Endpoints-style; not an MLPerf result, not verified by MLCommons.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _refuse(message: str) -> NoReturn:
+    """Say what is wrong in one line and end with code 2."""
+    print(f"endpoint-monitor: {message}", file=sys.stderr)
+    raise typer.Exit(USAGE)
+
+
+def _run[T](main: Coroutine[None, None, T]) -> T:
+    import uvloop
+
+    return uvloop.run(main)
+
+
+@app.command(
+    epilog="Example: endpoint-monitor probe http://127.0.0.1:8000 --model llama-3.1-8b -n 5"
+)
+def probe(
+    url: Annotated[str, typer.Argument(help="Base URL; an empty path means /v1.")],
+    model: Annotated[str, typer.Option("--model", "-m", help="Model to ask for.")],
+    kind: Annotated[str, typer.Option("--kind", "-k", help="Kind of workload.")] = "chat",
+    count: Annotated[int, typer.Option("-n", min=1, max=10_000, help="Number of results.")] = 1,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    api_key_env: Annotated[
+        str | None, typer.Option(metavar="VAR", help="Environment variable with the API key.")
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Output limit.")] = 64,
+    input_tokens: Annotated[int, typer.Option(min=1, help="Approximate prompt length.")] = 100,
+) -> None:
+    """Probe an endpoint N times now, without a config file.
+
+    Exit code 0: all results are ok. 1: some are not. 2: bad usage.
+    """
+    from probes import KINDS, Endpoint, Workload
+    from probes.endpoint import normalize_url
+
+    if kind not in KINDS:
+        _refuse(f"--kind: unknown {kind!r}, expected one of {', '.join(KINDS)}")
+    key = None
+    if api_key_env is not None:
+        key = os.environ.get(api_key_env) or _refuse(
+            f"--api-key-env: {api_key_env} is not set, expected a variable with the key"
+        )
+    try:
+        base = normalize_url(url)
+    except ValueError as exc:
+        _refuse(f"URL: {exc}")
+    endpoint = Endpoint(name=base, url=base, model=model, api_key=key)
+    workload = Workload(name=kind, kind=kind, max_tokens=max_tokens, input_tokens=input_tokens)
+    try:
+        results = _run(_probe_all(endpoint, workload, count, as_json=as_json))
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    raise typer.Exit(OK if all(r.outcome == "ok" for r in results) else SOME_FAILED)
+
+
+async def _probe_all(
+    endpoint: Endpoint, workload: Workload, count: int, *, as_json: bool
+) -> list[ProbeResult]:
+    """Probe one after the other; print each result as it comes, or a table."""
+    from monitor.show import to_json
+    from probes import LoopLag, run
+
+    lag, results = LoopLag(), []
+    lag.start()
+    show = None if as_json else _Progress(count)
+    for _ in range(count):
+        result = await run(endpoint, workload, lag=lag)
+        results.append(result)
+        if show is None:
+            print(json.dumps(to_json(result), ensure_ascii=False), flush=True)
+        else:
+            show.update(results)
+    lag.stop()
+    if show is not None:
+        show.close(results)
+    return results
+
+
+class _Progress:
+    """A live table on a terminal; on anything else the table at the end."""
+
+    def __init__(self, count: int) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+        self._count = count
+        self._live = Live(console=self._console, transient=True) if sys.stdout.isatty() else None
+        if self._live is not None:
+            self._live.start()
+
+    def update(self, results: list[ProbeResult]) -> None:
+        from monitor.show import table
+
+        if self._live is not None:
+            self._live.update(table(results[-20:]))
+
+    def close(self, results: list[ProbeResult]) -> None:
+        from monitor.show import spread, table
+
+        if self._live is not None:
+            self._live.stop()
+        self._console.print(table(results))
+        self._console.print(f"{len(results)} of {self._count} probes: {spread(results)}")
+
+
+@app.command(epilog="Example: endpoint-monitor init http://127.0.0.1:8000 --model llama-3.1-8b")
+def init(
+    url: Annotated[str | None, typer.Argument(help="Base URL of the endpoint.")] = None,
+    model: Annotated[str | None, typer.Option("--model", "-m", help="Model to ask for.")] = None,
+    out: Annotated[Path, typer.Option(help="File to write; never overwritten.")] = Path(
+        "endpoint-monitor.yaml"
+    ),
+) -> None:
+    """Write a first configuration file."""
+    from monitor.describe import starter
+    from probes.endpoint import normalize_url
+
+    if url is not None:
+        try:
+            url = normalize_url(url)
+        except ValueError as exc:
+            _refuse(f"URL: {exc}")
+        if model is None:
+            _refuse("--model: missing, expected the model to ask for beside the URL")
+    text = starter(url, model)
+    try:
+        with out.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        _refuse(f"{out}: exists, expected a new file (init never overwrites)")
+    except OSError as exc:
+        _refuse(f"{out}: {exc.strerror}, expected a writable place")
+    print(f"wrote {out}\nnext: endpoint-monitor check {out} && endpoint-monitor run {out}")
+
+
+def _load(path: Path) -> Config:
+    """Load a configuration or end with its problems, one a line."""
+    from monitor.config import ConfigError, load
+
+    try:
+        return load(path)
+    except ConfigError as exc:
+        for problem in exc.problems:
+            print(problem, file=sys.stderr)
+        raise typer.Exit(USAGE) from None
+
+
+_CONFIG = typer.Argument(help="Configuration file.", show_default=False)
+
+
+@app.command(epilog="Example: endpoint-monitor check endpoint-monitor.yaml")
+def check(config: Annotated[Path, _CONFIG]) -> None:
+    """Validate a configuration; show what it means and what it costs."""
+    from monitor.describe import describe
+
+    print(describe(_load(config)), end="")
+
+
+@app.command(epilog="Example: endpoint-monitor run endpoint-monitor.yaml --listen 127.0.0.1:8844")
+def run(
+    config: Annotated[Path, _CONFIG],
+    listen: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Page and metrics; port 0 is any free.")
+    ] = None,
+) -> None:
+    """Run the monitor until SIGTERM or Ctrl-C."""
+    from monitor.supervise import Child
+
+    # The prober starts first and loads while this process reads its configuration.
+    child = Child()
+    try:
+        loaded = _load(config)
+        address = loaded.listen if listen is None else _address(listen)
+        _serve(loaded, address, child)
+    finally:
+        child.kill()
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        _refuse(f"--listen: {text!r}, expected HOST:PORT")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def _serve(config: Config, address: tuple[str, int], child: object) -> None:
+    from monitor.app import StartError, serve
+    from monitor.supervise import Child
+
+    assert isinstance(child, Child)
+    _log_to_stderr()
+    try:
+        _run(serve(config, address, child))
+    except StartError as exc:
+        _refuse(str(exc))
+
+
+def _log_to_stderr() -> None:
+    import logging
+
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
+    )
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+
+
+@app.command(epilog="Example: endpoint-monitor demo")
+def demo(
+    listen: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Page and metrics; port 0 is any free.")
+    ] = None,
+) -> None:
+    """Start endpoints on this machine and the monitor on them. Nothing leaves loopback."""
+    from monitor.demo import demo_directory
+
+    with demo_directory() as path:
+        run(path, listen)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    try:
+        app()
+    except BrokenPipeError:
+        # The reader of our output left, as in `... | head`: not our fault and no traceback.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(SOME_FAILED) from None
+
+
+if __name__ == "__main__":
+    main()
