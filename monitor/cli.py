@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
 import typer
 
@@ -36,7 +35,10 @@ def _refuse(message: str) -> NoReturn:
     raise typer.Exit(USAGE)
 
 
-def _run[T](main: Coroutine[None, None, T]) -> T:
+_T = TypeVar("_T")
+
+
+def _run(main: Coroutine[None, None, _T]) -> _T:
     import uvloop
 
     return uvloop.run(main)

@@ -61,7 +61,7 @@ class GridTrigger(BaseTrigger):  # type: ignore[misc]
 
     def get_next_fire_time(
         self,
-        previous_fire_time: datetime | None,  # noqa: ARG002 - the grid alone decides
+        previous_fire_time: datetime | None,
         now: datetime,
     ) -> datetime:
         """Return when the next slot is due; a slot due within 2 ms counts as fired."""

@@ -26,7 +26,6 @@ from monitor.link import (
     Frames,
     Heartbeat,
     Plan,
-    ResultRow,
     Row,
     Skip,
     SkipRow,

@@ -1,7 +1,7 @@
 """Measures live OpenAI-compatible endpoints; usable without the service.
 
-    from probes import Endpoint, Workload, run
-    result = await run(Endpoint(name="mine", url="http://127.0.0.1:8000/v1", model="m"), Workload())
+from probes import Endpoint, Workload, run
+result = await run(Endpoint(name="mine", url="http://127.0.0.1:8000/v1", model="m"), Workload())
 """
 
 from __future__ import annotations

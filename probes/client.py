@@ -14,55 +14,22 @@ import secrets
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator
 from urllib.parse import urlencode
 
 import aiohttp
 
-from probes import headers as response_headers
 from probes.endpoint import Auth, Endpoint
+from probes.exchange import Exchange, Kind, result_of
 from probes.lag import LoopLag
-from probes.meter import End, Meter, Reader, Rules, digest, summarize
-from probes.redact import redact
-from probes.result import Outcome, Phases, ProbeResult
+from probes.meter import End, Meter
+from probes.result import Outcome, ProbeResult
 from probes.transport import StampedResponse, Timeline, begin, clock, tls_context, tracing
-from probes.workload import Connection, Workload
+from probes.workload import Connection, Limits, Workload
 
-UPLOAD_BYTES = 14_000
-TAINT_LAG = 0.010
-TAINT_SHARE = 0.05
 _LATE_TIMER = 0.050
 _GRACE = 0.020
 _DRAIN = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What is sent. `document` is None where the body is not JSON."""
-
-    method: str = "POST"
-    path: str = ""
-    body: bytes | None = None
-    content_type: str = "application/json"
-    document: Mapping[str, object] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """How one kind of workload asks and reads.
-
-    Attributes:
-        build: (endpoint, workload, salt) -> request.
-        reader: (workload, request) -> what reads the answer.
-        rules: (workload) -> what completes an answer of this kind.
-    """
-
-    name: str
-    build: Callable[[Endpoint, Workload, str], Request]
-    reader: Callable[[Workload, Request], Reader]
-    rules: Callable[[Workload], Rules]
 
 
 class Connections:
@@ -148,7 +115,7 @@ class Watch:
                 return timeline.ready + limits.ttft, Outcome.TIMEOUT_TTFT
             return timeline.begun + limits.connect, self._connect_outcome()
         total = timeline.sent + limits.total
-        last = meter.last_at
+        last = meter.pace.last
         if last is None:
             near = timeline.sent + limits.ttft, Outcome.TIMEOUT_TTFT
         else:
@@ -178,23 +145,6 @@ class Watch:
             self._scope.reschedule(self._loop.time())
 
 
-@dataclass(slots=True, kw_only=True)
-class _Exchange:
-    """What one exchange left behind for the result."""
-
-    endpoint: Endpoint
-    workload: Workload
-    request: Request
-    timeline: Timeline
-    meter: Meter
-    started_at: float
-    request_id: str
-    headers: Mapping[str, str] | None = None
-    outcome: Outcome | None = None
-    reason: str | None = None
-    late: float = 0.0
-
-
 async def measure(
     kind: Kind,
     endpoint: Endpoint,
@@ -220,30 +170,27 @@ async def measure(
         asyncio.CancelledError: The caller gave up.
         OSError, ssl.SSLError: The endpoint's CA file cannot be used.
     """
-    own_lag = LoopLag() if lag is None else None
-    own_connections = Connections() if connections is None else None
-    watch = lag or own_lag
-    assert watch is not None
-    watch.start()
-    try:
-        exchange = await _exchange(
-            kind, endpoint, workload, salt, connections or own_connections or Connections()
-        )
-        return _result(kind, exchange, watch, keep_content=keep_content)
-    finally:
-        if own_lag is not None:
-            own_lag.stop()
-        if own_connections is not None:
-            await own_connections.close()
+    async with contextlib.AsyncExitStack() as stack:
+        if lag is None:
+            lag = LoopLag()
+            stack.callback(lag.stop)
+        lag.start()
+        if connections is None:
+            connections = Connections()
+            stack.push_async_callback(connections.close)
+        exchange = await _exchange(kind, endpoint, workload, salt, connections)
+        loop_lag = lag.worst(exchange.timeline.begun)
+        return result_of(exchange, loop_lag, keep_content=keep_content)
 
 
 async def _exchange(
     kind: Kind, endpoint: Endpoint, workload: Workload, salt: str | None, pool: Connections
-) -> _Exchange:
+) -> Exchange:
     request = kind.build(endpoint, workload, salt or secrets.token_hex(8))
     timeline, body = begin(request.body, request.content_type)
     meter = Meter(endpoint, workload, kind.reader(workload, request), kind.rules(workload))
-    exchange = _Exchange(
+    exchange = Exchange(
+        kind=kind,
         endpoint=endpoint,
         workload=workload,
         request=request,
@@ -264,7 +211,8 @@ async def _exchange(
             _fail(exchange, Outcome.CONNECT, "the network reported a timeout")
         else:
             meter.abandon(watch.at)
-            exchange.outcome, exchange.reason = watch.expired, _limit_reason(watch, workload)
+            exchange.outcome = watch.expired
+            exchange.reason = _limit_reason(watch.expired, workload.limits)
     except (aiohttp.ClientError, OSError, ValueError) as exc:
         _map_fault(exchange, exc)
     finally:
@@ -274,7 +222,7 @@ async def _exchange(
 
 
 async def _converse(
-    exchange: _Exchange, session: aiohttp.ClientSession, body: aiohttp.BytesPayload | None
+    exchange: Exchange, session: aiohttp.ClientSession, body: aiohttp.BytesPayload | None
 ) -> None:
     """Send the request and read the answer into the meter."""
     endpoint, meter = exchange.endpoint, exchange.meter
@@ -297,7 +245,7 @@ async def _converse(
             await _drain(response)
 
 
-async def _read(exchange: _Exchange, response: aiohttp.ClientResponse) -> None:
+async def _read(exchange: Exchange, response: aiohttp.ClientResponse) -> None:
     """Feed the body to the meter, cut at the reads that brought it."""
     content, meter, timeline = response.content, exchange.meter, exchange.timeline
     position = mark = 0
@@ -347,7 +295,7 @@ def _url(endpoint: Endpoint, path: str) -> str:
     return endpoint.url + path + (f"?{urlencode(query)}" if query else "")
 
 
-def _request_headers(exchange: _Exchange) -> dict[str, str]:
+def _request_headers(exchange: Exchange) -> dict[str, str]:
     endpoint, request = exchange.endpoint, exchange.request
     sent = {
         "Accept": "text/event-stream, application/json",
@@ -364,12 +312,12 @@ def _request_headers(exchange: _Exchange) -> dict[str, str]:
     return sent | dict(endpoint.headers)
 
 
-def _fail(exchange: _Exchange, outcome: Outcome, reason: str) -> None:
+def _fail(exchange: Exchange, outcome: Outcome, reason: str) -> None:
     exchange.outcome, exchange.reason = outcome, reason
     exchange.meter.abandon(clock())
 
 
-def _map_fault(exchange: _Exchange, exc: BaseException) -> None:
+def _map_fault(exchange: Exchange, exc: BaseException) -> None:
     """Map what aiohttp and the system raise to an outcome; the most specific wins."""
     outcome = _fault_outcome(exc)
     if outcome is Outcome.CONNECT and exchange.timeline.ready is not None:
@@ -411,8 +359,7 @@ def _cause(exc: BaseException) -> str:
     return str(text or type(cause).__name__)[:300]
 
 
-def _limit_reason(watch: Watch, workload: Workload) -> str:
-    limits = workload.limits
+def _limit_reason(outcome: Outcome, limits: Limits) -> str:
     words = {
         Outcome.DNS: f"host name not resolved within {limits.connect:g} s",
         Outcome.TIMEOUT_CONNECT: f"no connection within {limits.connect:g} s",
@@ -420,119 +367,4 @@ def _limit_reason(watch: Watch, workload: Workload) -> str:
         Outcome.TIMEOUT_STALL: f"no further output for {limits.stall:g} s",
         Outcome.TIMEOUT_TOTAL: f"not complete within {limits.total:g} s",
     }
-    assert watch.expired is not None
-    return words[watch.expired]
-
-
-# -- the result ----------------------------------------------------------------------------
-
-
-def _since(start: float | None, end: float | None) -> float | None:
-    return None if start is None or end is None else max(0.0, end - start)
-
-
-def _phases(timeline: Timeline) -> Phases:
-    """Cut the time before the answer into phases; each is None where it did not end."""
-    tcp_start = timeline.dns_end or timeline.connect_start
-    tcp_end = timeline.tls_start or timeline.connected
-    return Phases(
-        dns=_since(timeline.dns_start, timeline.dns_end),
-        connect=None if timeline.reused else _since(tcp_start, tcp_end),
-        tls=_since(timeline.tls_start, timeline.connected),
-        send=_since(timeline.connected or timeline.ready, timeline.sent),
-        wait=_since(timeline.sent, timeline.head),
-    )
-
-
-def _result(
-    kind: Kind, exchange: _Exchange, lag: LoopLag, *, keep_content: bool
-) -> ProbeResult:
-    meter, timeline, endpoint = exchange.meter, exchange.timeline, exchange.endpoint
-    headers = exchange.headers or {}
-    outcome, reason = exchange.outcome, exchange.reason
-    if outcome is None:
-        outcome, reason = meter.outcome()
-    counted = meter.counted()
-    error = meter.peer_error()
-    ttft = _since(timeline.sent, meter.stamps[0] if meter.stamps else None)
-    loop_lag = lag.worst(timeline.begun)
-    now = datetime.now(UTC)
-    hide = endpoint.secrets()
-    text = meter.text("text")
-    result = ProbeResult(
-        endpoint=endpoint.name,
-        workload=exchange.workload.name,
-        kind=kind.name,
-        model=endpoint.model,
-        started_at=exchange.started_at,
-        outcome=outcome,
-        reason=redact(reason, hide),
-        http_status=meter.status,
-        phases=_phases(timeline),
-        ttfb_s=_since(timeline.sent, meter.first_byte_at),
-        ttft_s=ttft,
-        ttfat_s=_since(timeline.sent, meter.answer_at),
-        last_s=_since(timeline.sent, meter.last_at),
-        tpot_s=meter.tpot(counted.visible),
-        e2e_s=_since(timeline.sent, meter.ended_at),
-        itl=summarize(meter.gaps()),
-        chunks=len(meter.stamps),
-        output_tokens=counted.output,
-        visible_tokens=counted.visible,
-        output_tokens_source=counted.source,
-        flags=meter.flags(
-            counted, fell_back=outcome is Outcome.OK and response_headers.fallback(headers)
-        ),
-        finish_reason=_short(meter.finish),
-        served_model=_short(meter.model),
-        fingerprint=_short(meter.fingerprint),
-        request_id_sent=exchange.request_id,
-        request_id=response_headers.request_id(headers) or _short(meter.request_id),
-        error_code=redact(_short(error.code), hide) if error else None,
-        error_excerpt=redact(meter.excerpt(), hide),
-        retry_after_s=response_headers.retry_after(headers, now),
-        ratelimit_remaining_requests=response_headers.remaining_requests(headers),
-        ratelimit_reset_requests_s=response_headers.reset_requests(headers, now),
-        server_metrics=response_headers.server_times(headers) | meter.metrics,
-        loop_lag_s=loop_lag,
-        merged=meter.merged,
-        late_s=exchange.late,
-        connection="reuse" if timeline.reused else "fresh",
-        cache=exchange.workload.cache.value,
-        upload=not timeline.reused and len(exchange.request.body or b"") > UPLOAD_BYTES,
-        tainted=loop_lag > max(TAINT_LAG, TAINT_SHARE * (ttft or 0.0)),
-        text_sha256=digest(text),
-        text_chars=len(text),
-        reasoning_chars=len(meter.text("reasoning")),
-        body_bytes=meter.body_bytes,
-        content=meter.content() if keep_content else None,
-    )
-    return _with_usage(result, meter, endpoint)
-
-
-def _with_usage(result: ProbeResult, meter: Meter, endpoint: Endpoint) -> ProbeResult:
-    usage = meter.usage
-    prompt, output = (usage.prompt if usage else None), result.output_tokens
-    cost = usage.cost if usage else None
-    if (
-        cost is None
-        and endpoint.price_input is not None
-        and endpoint.price_output is not None
-        and prompt is not None
-        and output is not None
-    ):
-        cost = prompt * endpoint.price_input + output * endpoint.price_output
-    if usage is None:
-        return result
-    return replace(
-        result,
-        prompt_tokens=prompt,
-        cached_tokens=usage.cached,
-        reasoning_tokens=usage.reasoning,
-        cost=cost,
-    )
-
-
-def _short(text: str | None) -> str | None:
-    """Cap what the peer chose."""
-    return None if text is None else text[:200]
+    return words[outcome]

@@ -47,13 +47,15 @@ class Verdict(StrEnum):
     NEUTRAL = "neutral"
 
 
-_MISCONFIGURED = frozenset({
-    Outcome.HTTP_AUTH,
-    Outcome.HTTP_QUOTA,
-    Outcome.HTTP_BAD_REQUEST,
-    Outcome.HTTP_NOT_FOUND,
-    Outcome.HTTP_REDIRECT,
-})
+_MISCONFIGURED = frozenset(
+    {
+        Outcome.HTTP_AUTH,
+        Outcome.HTTP_QUOTA,
+        Outcome.HTTP_BAD_REQUEST,
+        Outcome.HTTP_NOT_FOUND,
+        Outcome.HTTP_REDIRECT,
+    }
+)
 
 
 def verdict(outcome: Outcome) -> Verdict:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.client import Kind
+from probes.exchange import Kind
 from probes.kinds import (
     chat,
     completions,

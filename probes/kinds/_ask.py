@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from probes.client import Request
 from probes.endpoint import Endpoint
+from probes.exchange import Request
 from probes.prompts import generate
 from probes.workload import Cache, Workload
 

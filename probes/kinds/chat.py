@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from probes.client import Kind, Request
 from probes.endpoint import Endpoint
+from probes.exchange import Kind, Request
 from probes.kinds._ask import json_request, prompt, streaming, token_limit
 from probes.meter import Reader, Rules
 from probes.sse import Event

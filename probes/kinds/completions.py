@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from probes.client import Kind, Request
 from probes.endpoint import Endpoint
-from probes.kinds._ask import json_request, prompt, streaming, token_limit
+from probes.exchange import Kind, Request
+from probes.kinds._ask import json_request, prompt, streaming
 from probes.meter import Reader, Rules
 from probes.sse import Event
 from probes.wire import Piece, chat_event, chat_piece

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from probes.client import Kind, Request
 from probes.endpoint import Endpoint
+from probes.exchange import Kind, Request
 from probes.meter import Reader, Rules
 from probes.sse import Event
 from probes.wire import Piece, marker, read_error

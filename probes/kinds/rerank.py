@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from probes.client import Kind, Request
 from probes.endpoint import Endpoint
+from probes.exchange import Kind, Request
 from probes.kinds._ask import json_request, prompt
 from probes.meter import Reader, Rules
 from probes.sse import Event

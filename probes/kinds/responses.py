@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from probes.client import Kind, Request
 from probes.endpoint import Endpoint
+from probes.exchange import Kind, Request
 from probes.kinds._ask import json_request, prompt
 from probes.meter import Reader, Rules
 from probes.sse import Event

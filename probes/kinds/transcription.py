@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from probes.client import Kind, Request
 from probes.endpoint import Endpoint
+from probes.exchange import Kind, Request
 from probes.meter import Reader, Rules
 from probes.sse import Event
 from probes.tokens import read_usage
@@ -75,7 +75,9 @@ def build(endpoint: Endpoint, workload: Workload, _salt: str) -> Request:
         f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="speech.wav"\r\n'
         "Content-Type: audio/wav\r\n\r\n"
     )
-    body = "".join(parts).encode() + file_head.encode() + clip() + f"\r\n--{boundary}--\r\n".encode()
+    body = (
+        "".join(parts).encode() + file_head.encode() + clip() + f"\r\n--{boundary}--\r\n".encode()
+    )
     return Request(
         path="/audio/transcriptions",
         body=body,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import os
 import signal
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Sequence
+
+import uvloop
 
 from probes.reference import Behavior, Fault, Reference
 
@@ -51,27 +53,19 @@ async def _serve(behavior: Behavior, port: int) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with Reference(behavior, port=port) as reference:
-        print("READY", reference.url, flush=True)
+        sys.stdout.write(f"READY {reference.url}\n")
+        sys.stdout.flush()
         await stop.wait()
-
-
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's loop factory; None, asyncio's own, where it is not installed."""
-    with contextlib.suppress(ImportError):
-        import uvloop
-
-        return uvloop.new_event_loop
-    return None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     behavior, port = _parse(arguments)
     try:
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(behavior, port))
     except OSError as exc:
-        print(f"cannot listen on 127.0.0.1:{port}: {exc.strerror}")
+        sys.stderr.write(f"cannot listen on 127.0.0.1:{port}: {exc.strerror}\n")
         return 2
     return 0
 

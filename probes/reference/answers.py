@@ -1,7 +1,7 @@
 """What the reference endpoint says: whole JSON answers and event streams.
 
-Pure: no clock and no socket. An event is kept without its closing brace, so that `stamp` can add
-the two clock readings at the last moment for the price of one format.
+Pure: no clock and no socket. An event is kept without its closing brace, so that `close_event`
+can add the two clock readings at the last moment for the price of one format.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import struct
 import wave
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle, islice
 from typing import Any
 
 import msgspec
@@ -22,11 +23,17 @@ DONE = b"data: [DONE]\n\n"
 FINGERPRINT = "fp_reference"
 _CREATED = 1_764_500_000
 _DIMENSIONS = 64
-_WORDS = (
-    "the clock that this server reads just before it writes is the clock that a monitor must "
-    "agree with so every word you see here carries its own proof of when it was sent and any "
-    "difference between that proof and a reported figure belongs to the one who measured it"
-).split()
+_MOST_DIMENSIONS = 4096
+_SERVER_FAULT = 5
+_TOKENS = tuple(
+    f" {word}"
+    for word in (
+        "the clock that this server reads just before it writes is the clock that a monitor must "
+        "agree with so every word you see here carries its own proof of when it was sent and any "
+        "difference between that proof and a figure belongs to the one who measured it"
+    ).split()
+)
+_TOKEN_BYTES = tuple(token.encode() for token in _TOKENS)
 _HOLE = "\x00"
 
 encode = msgspec.json.Encoder().encode
@@ -70,7 +77,7 @@ class Reply:
     @property
     def text(self) -> str:
         """The whole answer."""
-        return "".join(word(i) for i in range(self.length))
+        return "".join(islice(cycle(_TOKENS), self.length))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,23 +100,22 @@ class Script:
 
     def token(self, index: int) -> bytes:
         """Return the event of one token."""
-        return self.before + word(index).encode() + self.after
+        return self.before + _TOKEN_BYTES[index % len(_TOKEN_BYTES)] + self.after
 
 
-def word(index: int) -> str:
-    """Return one token of the answer; all but the first start with a blank."""
-    text = _WORDS[index % len(_WORDS)]
-    return f" {text}" if index else text
+def close_event(event: bytes, read_ns: int, sent_ns: int) -> bytes:
+    """Close an event with the two clock readings."""
+    return b'%b,"read_ns":%d,"sent_ns":%d}\n\n' % (event, read_ns, sent_ns)
 
 
-def stamp(event: bytes, read_ns: int, sent_ns: int) -> bytes:
-    """Close an event or a JSON object with the two clock readings."""
-    return b'%b,"read_ns":%d,"sent_ns":%d}' % (event, read_ns, sent_ns)
+def close_document(document: Mapping[str, Any], read_ns: int, sent_ns: int) -> bytes:
+    """Return a whole JSON answer with the two clock readings."""
+    return encode({**document, "read_ns": read_ns, "sent_ns": sent_ns})
 
 
 def error_document(message: str, status: int, code: str | None = None) -> dict[str, Any]:
     """Return an error body in OpenAI's shape."""
-    kind = "invalid_request_error" if status < 500 else "server_error"
+    kind = "server_error" if status // 100 == _SERVER_FAULT else "invalid_request_error"
     return {"error": {"message": message, "type": kind, "param": None, "code": code or status}}
 
 
@@ -310,9 +316,10 @@ def transcription_document(reply: Reply, form: Mapping[str, Any]) -> dict[str, A
 def _audio_seconds(audio: bytes) -> float:
     try:
         with wave.open(io.BytesIO(audio)) as sound:
-            return round(sound.getnframes() / sound.getframerate(), 3)
+            seconds: float = sound.getnframes() / sound.getframerate()
     except (wave.Error, EOFError, ZeroDivisionError):
         return 0.0
+    return seconds
 
 
 def models_document(names: Sequence[str]) -> dict[str, Any]:
@@ -331,7 +338,7 @@ def embeddings_document(body: Mapping[str, Any], model: str) -> dict[str, Any]:
     if not isinstance(inputs, list) or not inputs:
         raise RefusedError("'input' must be a text or a list of texts")
     size = body.get("dimensions", _DIMENSIONS)
-    if not isinstance(size, int) or not 0 < size <= 4096:
+    if not isinstance(size, int) or not 0 < size <= _MOST_DIMENSIONS:
         raise RefusedError("'dimensions' must be a number from 1 to 4096")
     as_text = body.get("encoding_format") == "base64"
     rows = [

@@ -1,4 +1,4 @@
-"""How the reference endpoint behaves: its known times, its faults, and which request gets which."""
+"""How the reference endpoint behaves: its times, its faults, and which request gets which."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from typing import Any, Self
 import msgspec
 
 from probes.reference import answers
-from probes.reference.answers import GENERATIONS, LOOKUPS, RefusedError, Reply, Script, encode
+from probes.reference.answers import GENERATIONS, LOOKUPS, RefusedError, Reply, Script
 from probes.reference.behavior import Behavior, Fault, cut
 from probes.reference.pacer import Pacer, Play
 from probes.reference.wire import LAST_CHUNK, Connection, Request, chunk, head
@@ -60,8 +60,7 @@ class _Exchange:
 
     def event(self, event: bytes) -> bytes:
         """Stamp one event and frame it as a chunk: to be written at once."""
-        stamped = answers.stamp(event, self.request.read_ns, monotonic_ns())
-        return chunk(stamped + b"\n\n")
+        return chunk(answers.close_event(event, self.request.read_ns, monotonic_ns()))
 
     def head(self, content_type: str, framing: str) -> bytes:
         """Return the head of the answer."""
@@ -209,12 +208,14 @@ class Reference:
             raise RefusedError(f"The model `{model}` does not exist.", 404, "model_not_found")
         number = next(self._numbers)
         fault = behavior.fault(number, model)
-        self.counts[fault] += 1
         if fault in _HTTP_FAULTS:
-            raise RefusedError("out of order", _HTTP_FAULTS[fault], fault, "retry-after: 1")
+            self.counts[fault] += 1
+            more = ("retry-after: 1", f"x-request-id: ref-{number}")
+            raise RefusedError("out of order", _HTTP_FAULTS[fault], None, *more)
         served = "another-model" if fault is Fault.WRONG_MODEL else model
         exchange = _Exchange(connection, request, number, behavior, fault, served)
         play = _play(exchange, body)
+        self.counts[fault] += 1
         self._plays[connection] = play
         assert self._pacer is not None  # noqa: S101 - there is a request, so `start` was called
         self._pacer.start(play)
@@ -256,7 +257,7 @@ def _answer_now(
     status: int = 200,
     *headers: str,
 ) -> None:
-    body = answers.stamp(encode(document)[:-1], request.read_ns, monotonic_ns())
+    body = answers.close_document(document, request.read_ns, monotonic_ns())
     connection.send(head(status, _JSON, f"content-length: {len(body)}", *headers) + body)
     connection.finish()
 
@@ -326,6 +327,7 @@ def _play_stream(exchange: _Exchange, script: Script, length: int) -> Play:
     connection, fault, times = exchange.connection, exchange.fault, exchange.times(length)
     opening = b"".join(exchange.event(event) for event in script.opening)
     connection.send(exchange.head(_EVENTS, "transfer-encoding: chunked") + opening)
+    closing, done = script.closing, script.done
     half = cut(length) if fault in _MID_STREAM else length
     for index in range(half):
         yield times[index]
@@ -335,12 +337,11 @@ def _play_stream(exchange: _Exchange, script: Script, length: int) -> Play:
         if fault is Fault.RESET:
             connection.reset()
             return
-        closing = (script.error,) if fault is Fault.ERROR_EVENT else ()
-        done = script.done and fault is Fault.ERROR_EVENT
-    else:
-        if not length:
-            yield times[0]
-        closing, done = script.closing, script.done
+        closing, done = (), False
+        if fault is Fault.ERROR_EVENT:
+            closing, done = (script.error,), script.done
+    elif not length:
+        yield times[0]
     ending = b"".join(exchange.event(event) for event in closing)
     connection.send(ending + (chunk(answers.DONE) if done else b"") + LAST_CHUNK)
     connection.finish()
@@ -354,7 +355,7 @@ def _play_document(exchange: _Exchange, document: Mapping[str, Any], length: int
         return
     if fault is Fault.ERROR_EVENT:
         document = answers.error_document("the engine died", 500)
-    body = answers.stamp(encode(document)[:-1], exchange.request.read_ns, monotonic_ns())
+    body = answers.close_document(document, exchange.request.read_ns, monotonic_ns())
     frame = exchange.head(_JSON, f"content-length: {len(body)}")
     if fault is Fault.TRUNCATE:
         connection.send(frame + body[: len(body) // 2])

@@ -95,8 +95,9 @@ def take_request(buffer: bytearray, read_ns: int) -> Request | None:
 
 def _parse_head(raw: bytes) -> tuple[str, str, dict[str, str]]:
     lines = raw.decode("latin-1").split("\r\n")
-    words = lines[0].split(" ")
-    if len(words) != 3 or words[2] != "HTTP/1.1":
+    method, _, rest = lines[0].partition(" ")
+    target, _, version = rest.partition(" ")
+    if version != "HTTP/1.1":
         raise MalformedError(400)
     headers = {}
     for line in lines[1:]:
@@ -104,7 +105,7 @@ def _parse_head(raw: bytes) -> tuple[str, str, dict[str, str]]:
         if not colon:
             raise MalformedError(400)
         headers[name.strip().lower()] = value.strip()
-    return words[0], words[1], headers
+    return method, target, headers
 
 
 def _take_body(
@@ -122,7 +123,7 @@ def _take_body(
 
 
 def _take_chunks(buffer: bytearray, at: int) -> tuple[bytes, int] | None:
-    pieces = []
+    pieces: list[bytes] = []
     while (line_end := buffer.find(b"\r\n", at)) >= 0:
         try:
             size = int(bytes(buffer[at:line_end]).partition(b";")[0], 16)
@@ -138,6 +139,11 @@ def _take_chunks(buffer: bytearray, at: int) -> tuple[bytes, int] | None:
         pieces.append(bytes(buffer[start : start + size]))
         at = start + size + 2
     return None
+
+
+def _waits_for_leave(buffer: bytearray) -> bool:
+    """Say whether all that came is a head that asks before it sends the body."""
+    return buffer.find(b"\r\n\r\n") == len(buffer) - 4 and b"100-continue" in buffer.lower()
 
 
 class Connection(asyncio.Protocol):
@@ -164,18 +170,21 @@ class Connection(asyncio.Protocol):
         self.closed = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Start: nothing may wait in the write buffer."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
         # uvloop keeps writes until the end of the loop's turn unless the buffer has no allowance.
         self._transport.set_write_buffer_limits(high=0)
         self._opened(self)
 
     def data_received(self, data: bytes) -> None:
+        """Stamp first, then see whether a request is complete."""
         read_ns = time.monotonic_ns()
         self._buffer += data
         if not self.busy:
             self._advance(read_ns)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Note the end and tell the server."""
         self.closed = True
         self._lost(self)
 
@@ -190,9 +199,8 @@ class Connection(asyncio.Protocol):
             self.busy = True
             self._last = request.headers.get("connection", "").lower() == "close"
             self._answer(self, request)
-        elif self._buffer.find(b"\r\n\r\n") == len(self._buffer) - 4:
-            if b"100-continue" in self._buffer.lower():
-                self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+        elif _waits_for_leave(self._buffer):
+            self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def send(self, data: bytes) -> None:
         """Hand bytes to the kernel; they wait in our buffer only if its own is full."""
