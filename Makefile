@@ -83,11 +83,17 @@ demo: demo-deps ## Watch a real model and three reference endpoints on one page.
 test: demo-deps ## Run the whole suite, end-to-end tests included.
 	@$(BIN)/python -m pytest -q -n $(JOBS) $(ARGS)
 
-.PHONY: lint
-lint: $(DEV) ## Run the linters, the type checker and the import contracts.
+.PHONY: lint style types layers
+lint: style types layers ## Run the linters, the type checker and the import contracts.
+
+style: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(DEV)
 	$(BIN)/mypy
+
+layers: $(DEV)
 	$(BIN)/lint-imports --no-logo
 
 .PHONY: check
