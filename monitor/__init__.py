@@ -1,0 +1,1 @@
+"""The service around `probes`: schedule, store, metrics, page, command line."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from monitor.config import Config
+    from monitor.supervise import Child
     from probes import Endpoint, ProbeResult, Workload
 
 OK, SOME_FAILED, USAGE = 0, 1, 2
@@ -47,7 +48,7 @@ def _run(main: Coroutine[None, None, _T]) -> _T:
 @app.command(
     epilog="Example: endpoint-monitor probe http://127.0.0.1:8000 --model llama-3.1-8b -n 5"
 )
-def probe(
+def probe(  # noqa: PLR0913 - options are parameters
     url: Annotated[str, typer.Argument(help="Base URL; an empty path means /v1.")],
     model: Annotated[str, typer.Option("--model", "-m", help="Model to ask for.")],
     kind: Annotated[str, typer.Option("--kind", "-k", help="Kind of workload.")] = "chat",
@@ -206,6 +207,7 @@ def run(
     try:
         loaded = _load(config)
         address = loaded.listen if listen is None else _address(listen)
+        child.send(loaded.plan())
         _serve(loaded, address, child)
     finally:
         child.kill()
@@ -218,11 +220,9 @@ def _address(text: str) -> tuple[str, int]:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
-def _serve(config: Config, address: tuple[str, int], child: object) -> None:
+def _serve(config: Config, address: tuple[str, int], child: Child) -> None:
     from monitor.app import StartError, serve
-    from monitor.supervise import Child
 
-    assert isinstance(child, Child)
     _log_to_stderr()
     try:
         _run(serve(config, address, child))

@@ -60,7 +60,10 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outages:
-    """Runs of bad valid results. `longest_s` is None without one; its edges are one interval wide."""
+    """Runs of bad valid results.
+
+    `longest_s` is None without one; its edges are one interval wide.
+    """
 
     count: int = 0
     longest_s: float | None = None

@@ -1,10 +1,11 @@
 """The parent's side of the prober: start it, read its rows, replace it when it dies or hangs.
 
-Theory of operation. The child gets one end of a socketpair and a boot id. Its rows arrive in order;
-a missing heartbeat for three seconds means that it hangs, and it is ended by pid and replaced. The
-parent's own stall would look the same, so silence counts only while this loop is on time, and only
-after what lies in the socket has been read. Slots that passed while no prober ran are counted as
-`prober_down`; the grid's numbers go on across restarts, so none is missed or counted twice.
+Theory of operation. The child gets one end of a socketpair and a boot id. Its rows arrive in
+order; a missing heartbeat for three seconds means that it hangs, and it is ended by pid and
+replaced. The parent's own stall would look the same, so silence counts only while this loop is on
+time, and only after what lies in the socket has been read. Slots that passed while no prober ran
+are counted as `prober_down`; the grid's numbers go on across restarts, so none is missed or
+counted twice.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import cast
 
 from monitor.grid import Grid, phase
 from monitor.link import (
@@ -58,6 +58,10 @@ class Child:
             )
         self.socket = ours
 
+    def send(self, plan: Plan) -> None:
+        """Give it its plan; called once, before anything is read from it."""
+        self.socket.sendall(encode(plan))
+
     def kill(self) -> None:
         """End the process at once and reap it."""
         if self.process.poll() is None:
@@ -80,7 +84,7 @@ class _Downlink(asyncio.Protocol):
 
 
 class Supervisor:
-    """Keeps one prober running a plan.
+    """Keeps a prober running a plan that its first child has been given.
 
     Attributes:
         restarts: Probers replaced since start.
@@ -121,6 +125,7 @@ class Supervisor:
             if self._stopping:
                 return
             self._child = Child()
+            self._child.send(self._plan)
 
     async def stop(self) -> None:
         """Ask the prober to end, wait for its last rows, then make sure that it is gone."""
@@ -139,7 +144,6 @@ class Supervisor:
         link = _Downlink(self._take)
         self._seq, self._heard, self.beat = 0, time.monotonic(), None
         transport, _ = await loop.create_unix_connection(lambda: link, sock=self._child.socket)
-        cast("asyncio.Transport", transport).write(encode(self._plan))
         silence = asyncio.create_task(self._watch_silence())
         lost = asyncio.create_task(link.lost.wait())
         await asyncio.wait({silence, lost}, return_when=asyncio.FIRST_COMPLETED)

@@ -11,12 +11,12 @@ import hashlib
 import random
 
 _WORDS = (
-    "the river runs under an old stone bridge while people walk home from market with bread and "
-    "fruit in small bags they talk about weather work music and the price of coal a boat moves "
-    "slowly past green fields where horses rest near a long wooden fence children play games until "
-    "evening light turns every window gold then shops close doors open lamps burn low in quiet "
-    "streets one man writes letters to his sister who lives far north by the sea she keeps bees "
-    "and sells honey each summer when roads are dry again"
+    "the river runs under an old stone bridge while people walk home from market with bread "
+    "and fruit in small bags they talk about weather work music and the price of coal a boat "
+    "moves slowly past green fields where horses rest near a long wooden fence children play "
+    "games until evening light turns every window gold then shops close doors open lamps burn "
+    "low in quiet streets one man writes letters to his sister who lives far north by the sea "
+    "she keeps bees and sells honey each summer when roads are dry again "
 ).split()
 
 _TASK = "Write a few plain sentences about the words above."

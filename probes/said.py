@@ -99,7 +99,7 @@ class Said:
     def content(self) -> Content:
         """Return everything."""
         calls = (ToolCall(name=name, arguments=args) for name, args in self._tools.values())
-        parts = {part: self.text(part) for part in _PARTS}
+        parts: dict[str, Any] = {part: self.text(part) for part in _PARTS}
         return Content(tool_calls=tuple(calls), **parts, **self._facts)
 
 

@@ -121,14 +121,14 @@ class Arrivals(asyncio.Protocol):
 
     def __init__(self, inner: asyncio.Protocol, timeline: Timeline) -> None:
         # A pooled connection still has the protocol of its last exchange: do not stack them.
-        self._inner: asyncio.Protocol = inner._inner if isinstance(inner, Arrivals) else inner
+        self.inner: asyncio.Protocol = inner.inner if isinstance(inner, Arrivals) else inner
         self._timeline = timeline
         self.content: aiohttp.StreamReader | None = None
 
     def data_received(self, data: bytes) -> None:
         """Stamp, then forward."""
         at = clock()
-        self._inner.data_received(data)
+        self.inner.data_received(data)
         timeline, content = self._timeline, self.content
         if content is None:
             timeline.early_reads.append(at)
@@ -138,22 +138,22 @@ class Arrivals(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Forward."""
-        self._inner.pause_writing()
+        self.inner.pause_writing()
 
     def resume_writing(self) -> None:
         """The write buffer has drained: the last byte is with the kernel."""
         if self._timeline.sent is None and self._timeline.handed:
             self._timeline.sent = clock()
-        self._inner.resume_writing()
+        self.inner.resume_writing()
 
     def eof_received(self) -> bool | None:
         """Forward."""
-        return self._inner.eof_received()
+        return self.inner.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stamp, then forward."""
         self._timeline.broken = clock()
-        self._inner.connection_lost(exc)
+        self.inner.connection_lost(exc)
 
     def bind(self, content: aiohttp.StreamReader) -> None:
         """Take the body's stream. Reads before it have no offsets of their own.
@@ -174,7 +174,7 @@ class StampedResponse(aiohttp.ClientResponse):
     async def start(self, connection: Connection) -> aiohttp.ClientResponse:
         """Put the stamping protocol in place, then read the head."""
         timeline = _timeline.get()
-        transport = cast("asyncio.Transport | None", connection.transport)
+        transport = connection.transport
         if transport is None:
             return await super().start(connection)
         timeline.ready = clock() if timeline.ready is None else timeline.ready

@@ -75,9 +75,8 @@ def build(endpoint: Endpoint, workload: Workload, _salt: str) -> Request:
         f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="speech.wav"\r\n'
         "Content-Type: audio/wav\r\n\r\n"
     )
-    body = (
-        "".join(parts).encode() + file_head.encode() + clip() + f"\r\n--{boundary}--\r\n".encode()
-    )
+    head, tail = "".join(parts) + file_head, f"\r\n--{boundary}--\r\n"
+    body = head.encode() + clip() + tail.encode()
     return Request(
         path="/audio/transcriptions",
         body=body,

@@ -1,0 +1,311 @@
+"""The running monitor: opens, wires and closes; every row of the prober passes `Monitor.record`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import time
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+
+from aiohttp import web
+
+from monitor.alerts import ProbeState, advance, current, silent_after, up
+from monitor.config import Config
+from monitor.history import DAY_S, History
+from monitor.link import Heartbeat, ProbePlan, ResultRow, Row, SkipRow
+from monitor.metrics import Metrics
+from monitor.status import Health, ProbeStatus, State
+from monitor.store import Store, StoreError
+from monitor.supervise import Child, Supervisor
+from monitor.web import About, build_app
+from probes.result import Outcome
+
+_RENDER = 1.0
+_PRUNE = 3600.0
+_SILENT_SLOTS = 3
+
+log = logging.getLogger(__name__)
+
+
+class StartError(Exception):
+    """The monitor cannot start; the message is one line for the operator."""
+
+
+def package_version() -> str:
+    """Return the installed version; `unknown` when run from a bare tree."""
+    try:
+        return version("endpoint-perf-monitor")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+class Probe:
+    """What the parent knows of one probe.
+
+    Attributes:
+        plan: Its endpoint, workload and schedule.
+        labels: The endpoint's labels.
+        history: Its last day.
+        state: Its state machine.
+        heard: When it last reported a result, monotonic.
+    """
+
+    def __init__(self, plan: ProbePlan, labels: dict[str, str]) -> None:
+        self.plan = plan
+        self.labels = labels
+        self.history = History()
+        self.state = ProbeState(since=time.time())
+        self.heard = time.monotonic()
+
+    def patience(self) -> float:
+        """Return the seconds after which a missing result is a fault of ours.
+
+        Three intervals, but never less than an attempt may lawfully take.
+        """
+        limits = self.plan.workload.limits
+        return max(
+            _SILENT_SLOTS * self.plan.interval,
+            self.plan.interval + limits.connect + limits.total,
+        )
+
+    def now(self, wall: float) -> ProbeState:
+        """Return the state as it looks at this time."""
+        interval = self.plan.interval
+        wanted = self.history.skipped_on_purpose(wall - silent_after(interval), wall)
+        return current(self.state, wall, interval, skipped_on_purpose=wanted)
+
+    def status(self, wall: float) -> ProbeStatus:
+        """Return what a person is shown."""
+        seen, state = self.history.summary(wall), self.now(wall)
+        return ProbeStatus(
+            id=self.plan.id,
+            endpoint=self.plan.endpoint.name,
+            workload=self.plan.workload.name,
+            kind=self.plan.workload.kind,
+            interval=self.plan.interval,
+            window_s=seen.window_s,
+            state=state.state,
+            since=None if state.state is State.STARTING else state.since,
+            availability=seen.availability,
+            coverage=seen.coverage,
+            n=seen.n,
+            good=seen.good,
+            scheduled=seen.scheduled,
+            outages=seen.outages,
+            ttft=seen.ttft,
+            tpot=seen.tpot,
+            last=self.history.last,
+            last_error=self.history.last_error,
+            excluded=seen.excluded,
+            skipped=seen.skipped,
+            blocks=self.history.blocks(60, wall),
+            labels=self.labels,
+        )
+
+
+class Monitor:
+    """Everything the parent keeps; also the `View` that the page reads."""
+
+    def __init__(self, config: Config, store: Store, child: Child) -> None:
+        self._config = config
+        self._store = store
+        self._probes = {
+            plan.id: Probe(plan, dict(config.endpoints[plan.endpoint.name].labels))
+            for plan in config.probes
+        }
+        self._started_at = time.time()
+        self._exposition = b""
+        self._notices: list[str] = []
+        self.metrics_store = Metrics()
+        self.supervisor = Supervisor(config.plan(), self.record, child)
+
+    # -- rows ------------------------------------------------------------------------------
+
+    async def refill(self) -> None:
+        """Take the last day from the store, so that a restart forgets nothing."""
+        async for row in self._store.recent(time.time() - DAY_S):
+            probe = self._probes.get(f"{row.endpoint}/{row.workload}")
+            if probe is not None:
+                row.replay(probe.history)
+
+    def record(self, boot: str, row: Row) -> None:
+        """Take one row: history, state, metrics, store. Called in the order of arrival."""
+        if isinstance(row, Heartbeat):
+            self._beat(row)
+            return
+        probe = self._probes.get(row.probe)
+        if probe is None:
+            return
+        if isinstance(row, ResultRow):
+            self._take_result(probe, row)
+        else:
+            self._take_skip(probe, row)
+        self._store.put(boot, row)
+
+    def _take_result(self, probe: Probe, row: ResultRow) -> None:
+        result = row.result
+        probe.heard = time.monotonic()
+        probe.history.add(
+            row.slot_at,
+            result.outcome,
+            result.excluded,
+            ttft=result.ttft_s,
+            tpot=result.tpot_s,
+            e2e=result.e2e_s,
+            reason=result.reason,
+        )
+        probe.state = advance(probe.state, result.outcome, result.excluded, row.slot_at)
+        self.metrics_store.observe(row)
+        level = logging.INFO if result.outcome is Outcome.OK else logging.WARNING
+        log.log(
+            level,
+            "probe=%s outcome=%s ttft_s=%s e2e_s=%s reason=%r request_id=%s",
+            row.probe,
+            result.outcome.value,
+            result.ttft_s,
+            result.e2e_s,
+            result.reason,
+            result.request_id,
+        )
+
+    def _take_skip(self, probe: Probe, row: SkipRow) -> None:
+        probe.history.skip(row.slot_at, row.reason)
+        self.metrics_store.skip(row)
+        log.warning("probe=%s skipped=%s slot_at=%.3f", row.probe, row.reason, row.slot_at)
+
+    def _beat(self, beat: Heartbeat) -> None:
+        self.metrics_store.beat(beat)
+
+    # -- what the page asks ----------------------------------------------------------------
+
+    def statuses(self) -> Sequence[ProbeStatus]:
+        """Return every probe's status in the order of the configuration."""
+        wall = time.time()
+        return [probe.status(wall) for probe in self._probes.values()]
+
+    def health(self) -> Health:
+        """Return whether the monitor itself does its work."""
+        now = time.monotonic()
+        problems = [
+            f"probe {probe.plan.id} has not reported a result for {now - probe.heard:.0f} s"
+            for probe in self._probes.values()
+            if now - probe.heard > probe.patience() and not self._paused(probe)
+        ]
+        return Health(problems=tuple(problems))
+
+    def _paused(self, probe: Probe) -> bool:
+        wall = time.time()
+        return probe.history.skipped_on_purpose(wall - probe.patience(), wall)
+
+    def metrics(self) -> tuple[bytes, str]:
+        """Return the last rendered exposition; never waits."""
+        return self._exposition, self.metrics_store.content_type
+
+    def about(self) -> About:
+        """Return facts about the monitor itself."""
+        notices = []
+        if self.supervisor.restarts:
+            notices.append(f"The prober was restarted {self.supervisor.restarts} times.")
+        if self.supervisor.lost_rows:
+            notices.append(f"{self.supervisor.lost_rows} rows were lost on the way.")
+        return About(
+            site=self._config.site,
+            version=package_version(),
+            started_at=self._started_at,
+            window_s=DAY_S,
+            notices=tuple(notices),
+            queue_length=self._store.queue_length,
+        )
+
+    # -- background ------------------------------------------------------------------------
+
+    async def render_forever(self) -> None:
+        """Render the exposition once a second, off the loop."""
+        while True:
+            began = time.monotonic()
+            self._update_gauges()
+            self._exposition = await asyncio.to_thread(self.metrics_store.render)
+            await asyncio.sleep(max(0.05, _RENDER - (time.monotonic() - began)))
+
+    def _update_gauges(self) -> None:
+        wall = time.time()
+        for probe in self._probes.values():
+            self.metrics_store.set_up(probe.plan, up(probe.now(wall)))
+        self.metrics_store.set_queue_length(self._store.queue_length)
+        self.metrics_store.set_restarts(self.supervisor.restarts)
+
+
+async def serve(config: Config, address: tuple[str, int], child: Child) -> None:
+    """Run the monitor until SIGTERM or SIGINT.
+
+    Raises:
+        StartError: The store cannot be opened or the address not bound.
+    """
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    try:
+        store = await Store.open(config.store_url)
+    except StoreError as exc:
+        raise StartError(str(exc)) from None
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(store.close)
+        monitor = Monitor(config, store, child)
+        await monitor.refill()
+        port = await _listen(monitor, address, stack)
+        background = [
+            asyncio.create_task(monitor.supervisor.run()),
+            asyncio.create_task(monitor.render_forever()),
+        ]
+        base = f"http://{_host(address[0])}:{port}"
+        print(f"READY page={base}/ metrics={base}/metrics", flush=True)
+        await _until_stopped(stopping, background)
+        await monitor.supervisor.stop()
+        await _end(background)
+
+
+async def _until_stopped(stopping: asyncio.Event, background: list[asyncio.Task[None]]) -> None:
+    """Wait for the signal; a background task that ends by itself is a fault of ours."""
+    signalled = asyncio.create_task(stopping.wait())
+    await asyncio.wait({signalled, *background}, return_when=asyncio.FIRST_COMPLETED)
+    signalled.cancel()
+    for task in background:
+        if task.done():
+            task.result()
+
+
+async def _end(background: list[asyncio.Task[None]]) -> None:
+    supervising, rendering = background
+    rendering.cancel()
+    # The last rows are read by the supervisor's task until the prober's end of file.
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(supervising, 2.0)
+    await asyncio.gather(*background, return_exceptions=True)
+
+
+async def _listen(
+    monitor: Monitor, address: tuple[str, int], stack: contextlib.AsyncExitStack
+) -> int:
+    """Serve the page; return the port."""
+    runner = web.AppRunner(build_app(monitor), access_log=None, handle_signals=False)
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    host, port = address
+    site = web.TCPSite(runner, host, port, shutdown_timeout=1.0)
+    try:
+        await site.start()
+    except OSError as exc:
+        why = exc.strerror or str(exc)
+        raise StartError(
+            f"listen {host}:{port}: {why.lower()}, expected a free port (--listen HOST:PORT)"
+        ) from None
+    return int(runner.addresses[0][1])
+
+
+def _host(host: str) -> str:
+    """Return a host as it stands in a URL."""
+    return f"[{host}]" if ":" in host else host
