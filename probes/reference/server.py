@@ -226,6 +226,8 @@ class Reference:
             if request.headers.get("content-type") != _JSON:
                 raise RefusedError(f"send {_JSON}", 415)
             self._change(_read_json(request.body))
+        elif request.method != "GET":
+            raise RefusedError("use GET or POST", 405)
         counts = {fault or "none": n for fault, n in self.counts.items()}
         shown = {**msgspec.to_builtins(self.behavior), "api_key": None}
         _answer_now(connection, request, {"behavior": shown, "counts": counts})
