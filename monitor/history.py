@@ -74,15 +74,15 @@ class Slot:
     reason: str | None = None
 
 
-def slot_of(row: ResultRow | SkipRow) -> Slot:
-    """Return what the history keeps of a row from the prober."""
+def slot_of(row: ResultRow | SkipRow, excluded: Excluded | None = None) -> Slot:
+    """Return what the history keeps of a row; `excluded` overrides what the result says."""
     if isinstance(row, SkipRow):
         return Slot(at=row.slot_at, skip=row.reason)
     result = row.result
     return Slot(
         at=row.slot_at,
         outcome=result.outcome,
-        excluded=result.excluded,
+        excluded=excluded or result.excluded,
         ttft=result.ttft_s,
         tpot=result.tpot_s,
         e2e=result.e2e_s,

@@ -54,7 +54,8 @@ def test_a_row_of_the_prober_becomes_a_slot() -> None:
         e2e_s=0.3,
         tainted=True,
     )
-    assert slot_of(ResultRow(1, 0.0, "a/chat", 60.0, seen)) == Slot(
+    row = ResultRow(1, 0.0, "a/chat", 60.0, seen)
+    assert slot_of(row) == Slot(
         at=60.0,
         outcome=BAD,
         excluded=Excluded.TAINTED,
@@ -63,6 +64,7 @@ def test_a_row_of_the_prober_becomes_a_slot() -> None:
         e2e=0.3,
         reason="why",
     )
+    assert slot_of(row, Excluded.UNKNOWN).excluded is Excluded.UNKNOWN
     assert slot_of(SkipRow(2, 0.0, "a/chat", 120.0, Skip.LATE)) == skipped(120.0, Skip.LATE)
 
 

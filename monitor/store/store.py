@@ -1,0 +1,171 @@
+"""The store as the program sees it: rows in without waiting, questions out."""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Self
+
+from sqlalchemy import Insert, Select, Table, func, select, tuple_
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from monitor.history import Slot
+from monitor.link import ResultRow, SkipRow
+from monitor.store import retention
+from monitor.store.engine import open_engine, writing
+from monitor.store.rows import (
+    RESULT_SLOT,
+    SKIP_SLOT,
+    Failure,
+    Record,
+    event_record,
+    failure,
+    result_record,
+    result_slot,
+    skip_record,
+    skip_slot,
+)
+from monitor.store.tables import results, skips
+from monitor.store.writer import Writer
+from probes.result import Excluded, Outcome
+
+_PAGE = 2000
+RAW_DAYS = 14.0
+
+
+class Store:
+    """One database and its writer. Made by `open`; belongs to one event loop."""
+
+    def __init__(self, engine: AsyncEngine, *, bound: int, every: float) -> None:
+        self._engine = engine
+        self._write_engine = writing(engine)
+        self._writer = Writer(self._write, bound=bound, every=every)
+
+    @classmethod
+    async def open(cls, url: str, *, bound: int = 100_000, every: float = 0.2) -> Self:
+        """Open a database, creating or upgrading its schema.
+
+        Args:
+            url: `sqlite:///file.db` or `postgresql://user@host/name`.
+            bound: Most rows kept in memory while the database does not take them.
+            every: Seconds between commits.
+
+        Raises:
+            StoreError: It cannot be used; the message is one line for a person.
+        """
+        return cls(await open_engine(url), bound=bound, every=every)
+
+    @property
+    def queue_length(self) -> int:
+        """Rows not yet committed."""
+        return len(self._writer)
+
+    @property
+    def dropped(self) -> int:
+        """Rows lost since the start: the queue was full, or the database refused a value."""
+        return self._writer.dropped
+
+    @property
+    def problem(self) -> str | None:
+        """What keeps rows from being written, as a sentence; None when nothing does."""
+        return self._writer.problem
+
+    def put_result(
+        self, row: ResultRow, *, boot: str, site: str, excluded: Excluded | None = None
+    ) -> None:
+        """Queue a result; `excluded` overrides what the result says of itself. Never blocks."""
+        self._writer.put(partial(result_record, row, boot, site, excluded))
+
+    def put_skip(
+        self, row: SkipRow, *, boot: str, site: str, endpoint: str, workload: str
+    ) -> None:
+        """Queue a slot without a result. Never blocks."""
+        self._writer.put(partial(skip_record, row, boot, site, endpoint, workload))
+
+    def put_event(self, at: float, kind: str, detail: Mapping[str, Any] | None = None) -> None:
+        """Queue something that happened to the monitor itself. Never blocks."""
+        self._writer.put(partial(event_record, uuid.uuid4().hex, at, kind, detail or {}))
+
+    async def flush(self) -> None:
+        """Wait until everything queued is committed, however long the database takes."""
+        await self._writer.flush()
+
+    async def close(self, within: float = 5.0) -> int:
+        """Commit what is queued and let go of the database; the way out on SIGTERM.
+
+        Returns after about `within` seconds even if the database does not answer, with the
+        number of rows that were lost.
+        """
+        lost = await self._writer.close(within)
+        await self._engine.dispose()
+        return lost
+
+    async def recent(
+        self, since: float, site: str | None = None
+    ) -> AsyncIterator[tuple[str, Slot]]:
+        """Yield (probe id, slot) from `since` on: results in order of their slots, then skips."""
+        async for row in self._pages(select(*RESULT_SLOT), results, since, site):
+            yield result_slot(row)
+        async for row in self._pages(select(*SKIP_SLOT), skips, since, site):
+            yield skip_slot(row)
+
+    async def counts(self, since: float = 0.0) -> dict[tuple[str, str, Outcome], int]:
+        """Return the number of results by endpoint, workload and outcome."""
+        by = (results.c.endpoint, results.c.workload, results.c.outcome)
+        asked = select(*by, func.count()).where(results.c.slot_at >= since).group_by(*by)
+        async with self._engine.connect() as connection:
+            rows = (await connection.execute(asked)).all()
+        return {(endpoint, workload, Outcome(o)): n for endpoint, workload, o, n in rows}
+
+    async def last_errors(self, limit: int = 50, endpoint: str | None = None) -> list[Failure]:
+        """Return the newest results that were not ok, newest first."""
+        names = (results.c[name] for name in Failure.__dataclass_fields__)
+        asked = select(*names).where(results.c.outcome != Outcome.OK.value)
+        if endpoint is not None:
+            asked = asked.where(results.c.endpoint == endpoint)
+        asked = asked.order_by(results.c.slot_at.desc(), results.c.id.desc()).limit(limit)
+        async with self._engine.connect() as connection:
+            return [failure(row) for row in (await connection.execute(asked)).all()]
+
+    async def prune(self, now: float, raw_days: float = RAW_DAYS) -> int:
+        """Delete what is past keeping and return the number of rows; run it once a day.
+
+        Ok results and skips go after `raw_days`, the rest after 400 days.
+        """
+        return await retention.prune(self._write_engine, now, raw_days)
+
+    async def _write(self, records: Sequence[Record]) -> None:
+        """Insert rows in one transaction; rows that are there already are left alone."""
+        by_table: dict[Table, list[dict[str, Any]]] = defaultdict(list)
+        for table, values in records:
+            by_table[table].append(values)
+        async with self._write_engine.begin() as connection:
+            for table, rows in by_table.items():
+                await connection.execute(self._insert(table), rows)
+
+    def _insert(self, table: Table) -> Insert:
+        if self._engine.dialect.name == "sqlite":
+            return sqlite.insert(table).on_conflict_do_nothing(index_elements=["uid"])
+        return postgresql.insert(table).on_conflict_do_nothing(index_elements=["uid"])
+
+    async def _pages(
+        self, wanted: Select[Any], table: Table, since: float, site: str | None
+    ) -> AsyncIterator[Any]:
+        """Yield rows in order of slot and id, a page a query: no reader holds a snapshot long."""
+        at, key = table.c.slot_at, table.c.id
+        asked = wanted.order_by(at, key).limit(_PAGE)
+        if site is not None:
+            asked = asked.where(table.c.site == site)
+        page = asked.where(at >= since)
+        while True:
+            async with self._engine.connect() as connection:
+                rows = (await connection.execute(page)).all()
+            for row in rows:
+                yield row
+            if len(rows) < _PAGE:
+                return
+            last = rows[-1]
+            page = asked.where(tuple_(at, key) > (last.slot_at, last.id))
