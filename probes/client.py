@@ -128,8 +128,11 @@ class Watch:
         return Outcome.DNS if resolving else Outcome.TIMEOUT_CONNECT
 
     def _arm(self) -> None:
-        when, _ = self.deadline()
-        self._handle = self._loop.call_later(max(0.0, when - clock()), self._fire)
+        # What happens next may bring a nearer deadline than this one (connected: TTFT in place of
+        # connect), but none that is nearer to now than the shortest limit.
+        limits, (when, _) = self._limits, self.deadline()
+        wait = min(when - clock(), limits.ttft, limits.stall, limits.total)
+        self._handle = self._loop.call_later(max(0.0, wait), self._fire)
 
     def _fire(self) -> None:
         now = clock()

@@ -9,12 +9,14 @@ import struct
 import time
 import wave
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import aiohttp
 import pytest
 
+from probes import KINDS, Endpoint, Limits, Outcome, Workload, run
 from probes.reference import Behavior, Fault, Reference
 from probes.reference.__main__ import main
 from probes.reference.behavior import cut
@@ -586,3 +588,43 @@ async def test_a_port_that_is_asked_for_is_taken() -> None:
     port = free_port()
     async with Reference(port=port) as reference:
         assert reference.url == f"http://127.0.0.1:{port}/v1"
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome"),
+    [
+        (Fault.ERROR500, Outcome.HTTP_5XX),
+        (Fault.ERROR503, Outcome.HTTP_5XX),
+        (Fault.ERROR429, Outcome.HTTP_RATE_LIMITED),
+        (Fault.HANG, Outcome.TIMEOUT_TTFT),
+        (Fault.STALL, Outcome.TIMEOUT_STALL),
+        (Fault.RESET, Outcome.TRUNCATED),
+        (Fault.TRUNCATE, Outcome.TRUNCATED),
+        (Fault.ERROR_EVENT, Outcome.STREAM_ERROR),
+        (Fault.EMPTY, Outcome.EMPTY_OUTPUT),
+        (Fault.WRONG_MODEL, Outcome.WRONG_MODEL),
+        (Fault.SLOW, Outcome.OK),
+    ],
+)
+@pytest.mark.parametrize("kind", ["chat", "completions", "responses"])
+async def test_our_own_client_sees_each_fault_as_its_outcome(
+    reference: Reference, fault: Fault, outcome: Outcome, kind: str
+) -> None:
+    reference.behavior = replace(QUICK, ttft=0.01, pause=10.0)
+    endpoint = Endpoint(
+        name="reference",
+        url=reference.url,
+        model=f"reference-{fault}",
+        expected_model="reference*",
+    )
+    limits = Limits(connect=5.0, ttft=0.4, stall=0.2, total=5.0)
+    async with asyncio.timeout(2.5):  # each limit is kept by itself, not only the longest
+        result = await run(endpoint, Workload(kind=kind, limits=limits))
+    assert result.outcome is outcome, result.reason
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+async def test_our_own_client_speaks_to_it_in_every_kind(reference: Reference, kind: str) -> None:
+    endpoint = Endpoint(name="reference", url=reference.url, model="reference")
+    result = await run(endpoint, Workload(kind=kind))
+    assert result.outcome is Outcome.OK, result.reason
