@@ -17,7 +17,7 @@ import aiohttp
 import pytest
 
 from probes import KINDS, Endpoint, Limits, Outcome, Workload, run
-from probes.reference import Behavior, Fault, Reference
+from probes.reference import Behavior, Fault, Reference, pacer
 from probes.reference.__main__ import main
 from probes.reference.behavior import cut
 from tests.servers import free_port, reference_server
@@ -628,3 +628,13 @@ async def test_our_own_client_speaks_to_it_in_every_kind(reference: Reference, k
     endpoint = Endpoint(name="reference", url=reference.url, model="reference")
     result = await run(endpoint, Workload(kind=kind))
     assert result.outcome is Outcome.OK, result.reason
+
+
+async def test_without_the_precise_timer_nothing_is_written_too_early_either(
+    http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pacer, "_timer", pacer._LoopTimer)
+    async with Reference(QUICK) as reference:
+        got = tokens(await stream(http, reference))
+    for index, event in enumerate(got):
+        assert event["sent_ns"] - event["read_ns"] >= round((0.03 + index * 0.004) * 1e9)
