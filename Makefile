@@ -63,9 +63,11 @@ demo-deps: $(DEV)
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
 	--generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links
 
+UPGRADE ?=
+
 .PHONY: lock
-lock: $(DEV) ## Pin the newest versions that pyproject.toml allows, with hashes.
-	@$(COMPILE) pyproject.toml --upgrade --group dev -o requirements/dev.txt
+lock: $(DEV) ## Pin what pyproject.toml asks for, with hashes; UPGRADE=--upgrade takes the newest.
+	@$(COMPILE) pyproject.toml $(UPGRADE) --group dev -o requirements/dev.txt
 	@$(COMPILE) --group install -c requirements/dev.txt -o requirements/uv.txt
 	@$(COMPILE) pyproject.toml -c requirements/dev.txt -o requirements/base.txt
 	@$(COMPILE) pyproject.toml -c requirements/dev.txt --extra postgres -o requirements/postgres.txt
