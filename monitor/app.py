@@ -1,4 +1,4 @@
-"""The running monitor: opens, wires and closes; every row of the prober passes `Monitor.record`."""
+"""The running monitor: opens, wires and closes. Every row passes `Monitor.record`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import contextlib
 import logging
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from aiohttp import web
 
 from monitor.alerts import ProbeState, advance, current, silent_after, up
 from monitor.config import Config
-from monitor.history import DAY_S, History
+from monitor.history import DAY_S, History, Slot, slot_of
 from monitor.link import Heartbeat, ProbePlan, ResultRow, Row, SkipRow
 from monitor.metrics import Metrics
 from monitor.status import Health, ProbeStatus, State
@@ -51,6 +51,7 @@ class Probe:
         history: Its last day.
         state: Its state machine.
         heard: When it last reported a result, monotonic.
+        shown_up: The value of `endpoint_up` at /metrics now; None is no series.
     """
 
     def __init__(self, plan: ProbePlan, labels: dict[str, str]) -> None:
@@ -59,6 +60,7 @@ class Probe:
         self.history = History()
         self.state = ProbeState(since=time.time())
         self.heard = time.monotonic()
+        self.shown_up: int | None = None
 
     def patience(self) -> float:
         """Return the seconds after which a missing result is a fault of ours.
@@ -70,6 +72,12 @@ class Probe:
             _SILENT_SLOTS * self.plan.interval,
             self.plan.interval + limits.connect + limits.total,
         )
+
+    def take(self, slot: Slot) -> None:
+        """Take one slot that ended, now or before a restart."""
+        self.history.add(slot)
+        if slot.outcome is not None:
+            self.state = advance(self.state, slot.outcome, slot.excluded, slot.at)
 
     def now(self, wall: float) -> ProbeState:
         """Return the state as it looks at this time."""
@@ -118,66 +126,42 @@ class Monitor:
         }
         self._started_at = time.time()
         self._exposition = b""
-        self._notices: list[str] = []
-        self.metrics_store = Metrics()
+        self._metrics = Metrics(version=package_version())
+        for probe in self._probes.values():
+            self._metrics.watch(probe.plan, probe.history, probe.labels)
         self.supervisor = Supervisor(config.plan(), self.record, child)
 
     # -- rows ------------------------------------------------------------------------------
 
     async def refill(self) -> None:
         """Take the last day from the store, so that a restart forgets nothing."""
-        async for row in self._store.recent(time.time() - DAY_S):
-            probe = self._probes.get(f"{row.endpoint}/{row.workload}")
+        async for name, slot in self._store.recent(time.time() - DAY_S):
+            probe = self._probes.get(name)
             if probe is not None:
-                row.replay(probe.history)
+                probe.take(slot)
 
     def record(self, boot: str, row: Row) -> None:
         """Take one row: history, state, metrics, store. Called in the order of arrival."""
         if isinstance(row, Heartbeat):
-            self._beat(row)
+            self._metrics.beat(row)
             return
         probe = self._probes.get(row.probe)
         if probe is None:
             return
+        probe.take(slot_of(row))
         if isinstance(row, ResultRow):
-            self._take_result(probe, row)
+            probe.heard = time.monotonic()
+            self._metrics.observe(row)
+            self._store.put_result(row, boot=boot, site=self._config.site)
+            _log_result(row)
         else:
-            self._take_skip(probe, row)
-        self._store.put(boot, row)
+            self._metrics.skip(row)
+            self._put_skip(boot, row, probe.plan)
+            log.warning("probe=%s skipped=%s", row.probe, row.reason.value)
 
-    def _take_result(self, probe: Probe, row: ResultRow) -> None:
-        result = row.result
-        probe.heard = time.monotonic()
-        probe.history.add(
-            row.slot_at,
-            result.outcome,
-            result.excluded,
-            ttft=result.ttft_s,
-            tpot=result.tpot_s,
-            e2e=result.e2e_s,
-            reason=result.reason,
-        )
-        probe.state = advance(probe.state, result.outcome, result.excluded, row.slot_at)
-        self.metrics_store.observe(row)
-        level = logging.INFO if result.outcome is Outcome.OK else logging.WARNING
-        log.log(
-            level,
-            "probe=%s outcome=%s ttft_s=%s e2e_s=%s reason=%r request_id=%s",
-            row.probe,
-            result.outcome.value,
-            result.ttft_s,
-            result.e2e_s,
-            result.reason,
-            result.request_id,
-        )
-
-    def _take_skip(self, probe: Probe, row: SkipRow) -> None:
-        probe.history.skip(row.slot_at, row.reason)
-        self.metrics_store.skip(row)
-        log.warning("probe=%s skipped=%s slot_at=%.3f", row.probe, row.reason, row.slot_at)
-
-    def _beat(self, beat: Heartbeat) -> None:
-        self.metrics_store.beat(beat)
+    def _put_skip(self, boot: str, row: SkipRow, plan: ProbePlan) -> None:
+        names = {"endpoint": plan.endpoint.name, "workload": plan.workload.name}
+        self._store.put_skip(row, boot=boot, site=self._config.site, **names)
 
     # -- what the page asks ----------------------------------------------------------------
 
@@ -194,6 +178,8 @@ class Monitor:
             for probe in self._probes.values()
             if now - probe.heard > probe.patience() and not self._paused(probe)
         ]
+        if self._store.problem:
+            problems.append(f"the store does not take rows: {self._store.problem}")
         return Health(problems=tuple(problems))
 
     def _paused(self, probe: Probe) -> bool:
@@ -202,7 +188,7 @@ class Monitor:
 
     def metrics(self) -> tuple[bytes, str]:
         """Return the last rendered exposition; never waits."""
-        return self._exposition, self.metrics_store.content_type
+        return self._exposition, self._metrics.content_type
 
     def about(self) -> About:
         """Return facts about the monitor itself."""
@@ -227,19 +213,49 @@ class Monitor:
         while True:
             began = time.monotonic()
             self._update_gauges()
-            self._exposition = await asyncio.to_thread(self.metrics_store.render)
+            self._exposition = await asyncio.to_thread(self._metrics.render)
             await asyncio.sleep(max(0.05, _RENDER - (time.monotonic() - began)))
 
     def _update_gauges(self) -> None:
         wall = time.time()
         for probe in self._probes.values():
-            self.metrics_store.set_up(probe.plan, up(probe.now(wall)))
-        self.metrics_store.set_queue_length(self._store.queue_length)
-        self.metrics_store.set_restarts(self.supervisor.restarts)
+            value = up(probe.now(wall))
+            if value != probe.shown_up:
+                self._metrics.set_up(probe.plan, value)
+                probe.shown_up = value
+        self._metrics.set_store(self._store.queue_length, self._store.dropped)
+        self._metrics.set_restarts(self.supervisor.restarts)
 
 
-async def serve(config: Config, address: tuple[str, int], child: Child) -> None:
+def _log_result(row: ResultRow) -> None:
+    result = row.result
+    level = logging.INFO if result.outcome is Outcome.OK else logging.WARNING
+    log.log(
+        level,
+        "probe=%s outcome=%s ttft_s=%s e2e_s=%s reason=%r request_id=%s",
+        row.probe,
+        result.outcome.value,
+        _rounded(result.ttft_s),
+        _rounded(result.e2e_s),
+        result.reason,
+        result.request_id,
+    )
+
+
+def _rounded(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:.4f}"
+
+
+async def serve(
+    config: Config, address: tuple[str, int], child: Child, ready: Callable[[str], None]
+) -> None:
     """Run the monitor until SIGTERM or SIGINT.
+
+    Args:
+        config: What to run.
+        address: Host and port of page and metrics; port 0 takes a free one.
+        child: A started prober that has its plan.
+        ready: Called with the base URL once the page answers.
 
     Raises:
         StartError: The store cannot be opened or the address not bound.
@@ -253,7 +269,7 @@ async def serve(config: Config, address: tuple[str, int], child: Child) -> None:
     except StoreError as exc:
         raise StartError(str(exc)) from None
     async with contextlib.AsyncExitStack() as stack:
-        stack.push_async_callback(store.close)
+        stack.push_async_callback(_close, store)
         monitor = Monitor(config, store, child)
         await monitor.refill()
         port = await _listen(monitor, address, stack)
@@ -261,11 +277,16 @@ async def serve(config: Config, address: tuple[str, int], child: Child) -> None:
             asyncio.create_task(monitor.supervisor.run()),
             asyncio.create_task(monitor.render_forever()),
         ]
-        base = f"http://{_host(address[0])}:{port}"
-        print(f"READY page={base}/ metrics={base}/metrics", flush=True)
+        ready(f"http://{_host(address[0])}:{port}")
         await _until_stopped(stopping, background)
         await monitor.supervisor.stop()
         await _end(background)
+
+
+async def _close(store: Store) -> None:
+    lost = await store.close()
+    if lost:
+        log.error("event=rows_lost count=%d", lost)
 
 
 async def _until_stopped(stopping: asyncio.Event, background: list[asyncio.Task[None]]) -> None:

@@ -225,9 +225,13 @@ def _serve(config: Config, address: tuple[str, int], child: Child) -> None:
 
     _log_to_stderr()
     try:
-        _run(serve(config, address, child))
+        _run(serve(config, address, child, _ready))
     except StartError as exc:
         _refuse(str(exc))
+
+
+def _ready(base: str) -> None:
+    print(f"READY page={base}/ metrics={base}/metrics", flush=True)
 
 
 def _log_to_stderr() -> None:
