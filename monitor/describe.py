@@ -27,6 +27,7 @@ _GENERATING = {"chat", "completions", "responses"}
 _READING = {"embeddings", "rerank"}
 _UNITS = (("d", 86400.0), ("h", 3600.0), ("m", 60.0), ("s", 1.0))
 _BARE = re.compile(r"[A-Za-z/][A-Za-z0-9._/@:+=-]*(?<!:)|[0-9.]+(ms|s|m|h|d)")
+_PASSWORD = re.compile(r"(://[^:/@]*:).*@")
 _WORDS = {"true", "false", "null"}
 _SHORT_SECRET = 8
 
@@ -116,7 +117,7 @@ def effective(config: Config) -> str:
         "seed": config.seed,
         "concurrency": config.concurrency,
         "listen": _address(*config.listen),
-        "store": config.store_url,
+        "store": _PASSWORD.sub(rf"\1{MASK}@", config.store_url),
         "retention": {k: span(v) for k, v in config.retention.model_dump().items()},
         "alerting": config.alerting,
         "references": config.references,
@@ -354,15 +355,16 @@ def _address(host: str, port: int) -> str:
 
 
 def _masked(value: Any, secrets: Collection[str]) -> Any:
-    """Return a value without any secret in it; a short one is masked only where it is all."""
+    """Return a value without any secret in it.
+
+    Short ones are masked only by their own keys: `chat` as a header's value is a word elsewhere.
+    """
     if isinstance(value, Mapping):
         return {_masked(k, secrets): _masked(v, secrets) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [_masked(item, secrets) for item in value]
     if not isinstance(value, str) or isinstance(value, Enum):
         return value
-    if value in secrets:
-        return MASK
     for secret in secrets:
         value = value.replace(secret, MASK) if len(secret) >= _SHORT_SECRET else value
     return value

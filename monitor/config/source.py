@@ -127,7 +127,7 @@ def read(path: str | os.PathLike[str], environ: Mapping[str, str]) -> Source:
     file = printable(os.fspath(path))
     content = _decode(file, _read_bytes(file, path))
     node = _compose(file, content)
-    if node is None:
+    if node is None or (isinstance(node, yaml.ScalarNode) and _is_null(node)):
         _refuse(file, 1, "file is empty, expected a mapping with `endpoints`")
     if not isinstance(node, yaml.MappingNode):
         got = "a list" if isinstance(node, yaml.SequenceNode) else "a single value"
@@ -170,6 +170,10 @@ def _core(value: str) -> Any:
     if _FLOAT.fullmatch(value) or _NO_JSON.fullmatch(value):
         raise ValueError("not finite")
     return value
+
+
+def _is_null(node: yaml.ScalarNode) -> bool:
+    return not node.style and node.value in _NULLS
 
 
 def _line(node: yaml.Node) -> int:
@@ -218,7 +222,10 @@ def _compose(file: str, content: str) -> yaml.Node | None:
         node: yaml.Node | None = _Loader(content).get_single_node()
     except yaml.MarkedYAMLError as exc:
         lines = content.splitlines() or [""]
-        line = min(exc.problem_mark.line if exc.problem_mark else 0, len(lines) - 1)
+        # What never ends is noticed too late: its beginning is the place to look at.
+        endless = exc.context in ("while scanning a quoted scalar", "while scanning a simple key")
+        mark = (exc.context_mark if endless else None) or exc.problem_mark
+        line = min(mark.line if mark else 0, len(lines) - 1)
         _refuse(file, line + 1, _syntax(exc, lines[line]))
     except yaml.YAMLError:
         _refuse(file, 1, "cannot be read, expected YAML")
@@ -235,6 +242,8 @@ def _syntax(exc: yaml.MarkedYAMLError, line: str) -> str:
         return "alias without an anchor, expected quotes around a text that starts with *"
     if problem.startswith("mapping values are not allowed"):
         return "a colon in the wrong place, expected `key: value` or quotes around the text"
+    if problem == "found unexpected end of stream":
+        return "a quote that does not end, expected a closing one"
     if exc.context and "expected" in problem:
         return f"{problem} {exc.context}"
     return f"{problem}, expected YAML"
@@ -334,7 +343,7 @@ class _Convert:
         return merged
 
     def _scalar(self, node: yaml.ScalarNode, path: KeyPath) -> Text | None:
-        if not node.style and node.value in _NULLS:
+        if _is_null(node):
             return None
         value = _VARIABLE.sub(lambda match: self._variable(match, path), node.value)
         hidden = "${" in node.value

@@ -67,13 +67,14 @@ def name(value: str) -> str:
 
 def url(value: str) -> str:
     """Return the base URL of an endpoint, normalised."""
-    line(value)
     try:
-        return normalize_url(value)
+        return normalize_url(line(value))
+    except UnfitError as exc:
+        what = exc.what
     except ValueError as exc:
         # What follows the bracket is urllib's and can quote a piece of a password.
         what = str(exc).partition(" (")[0]
-        raise UnfitError("a URL such as http://host:8000/v1", what) from None
+    raise UnfitError("a URL such as http://host:8000/v1", what)
 
 
 def link(value: str) -> str:
