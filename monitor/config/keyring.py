@@ -30,7 +30,8 @@ class Keyring:
 
     def find(self, section: EndpointSection, path: KeyPath) -> str | None:
         """Return an endpoint's key, None without one or after noting a problem."""
-        ways = [w for w in ("api_key", "api_key_file", "api_key_command") if getattr(section, w)]
+        known = ("api_key", "api_key_file", "api_key_command")
+        ways = [way for way in known if getattr(section, way) is not None]
         if len(ways) > 1:
             self._source.add((*path, ways[1]), f"a second key, expected only {ways[0]} or this")
             return None
