@@ -59,8 +59,8 @@ class Grid:
         return range(start, latest)
 
     def _opening(self) -> float:
-        """The grid begins half an interval after the extra slot, which then is not doubled."""
-        return self.first + self.interval / 2
+        """The grid begins an interval after the extra slot, which so never overlaps its next."""
+        return self.first + self.interval
 
 
 def phase(probe: str, interval: float) -> float:
