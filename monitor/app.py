@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -320,7 +321,8 @@ async def _listen(
     try:
         await site.start()
     except OSError as exc:
-        why = exc.strerror or str(exc)
+        # asyncio words the address into it; a name that does not resolve has no errno of the system
+        why = os.strerror(exc.errno) if exc.errno and exc.errno > 0 else str(exc)
         raise StartError(
             f"listen {host}:{port}: {why.lower()}, expected a free port (--listen HOST:PORT)"
         ) from None

@@ -88,8 +88,9 @@ def normalize_url(url: str) -> str:
     try:
         parts = urlsplit(url.strip())
         port = parts.port
-    except ValueError as exc:
-        raise ValueError(f"not a URL ({exc})") from None
+    except ValueError:
+        # Its own words may quote a piece of a password.
+        raise ValueError("not a URL (bad port or brackets)") from None
     if parts.scheme not in ("http", "https"):
         raise ValueError("URL must start with http:// or https://")
     if not parts.hostname:
