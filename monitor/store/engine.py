@@ -1,27 +1,34 @@
 """Opening a database: the URL, what SQLite must be told, and the schema's revision.
 
-Errors: `StoreError`, one line for a person, is all that opening raises; passwords never appear
-in it.
+Errors: `StoreError`, one line for a person, is all that leaves this package, whatever the
+libraries raise; passwords never appear in it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
+import sqlite3
+import time
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, event, inspect, text
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, OperationalError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 HEAD = "0001"
 """The newest revision under migrations/versions; a database at it needs no Alembic."""
 
 BUSY_S = 1.0
+OPEN_S = 5.0
+_PAUSE_S = 0.1
 # SQLAlchemy puts asyncpg's class before its message.
 _CLASS = re.compile(r"<class '[\w.]*?(\w+)'>")
 _WRITES = "monitor_writes"
@@ -61,7 +68,7 @@ async def open_engine(url: str) -> AsyncEngine:
         StoreError: The database cannot be opened, read, written or understood.
     """
     parsed = parse_url(url)
-    where = f"store {parsed.database if _is_sqlite(parsed) else parsed.render_as_string()}"
+    where = named(parsed)
     if _is_sqlite(parsed):
         _check_folder(where, Path(str(parsed.database)))
     try:
@@ -71,14 +78,26 @@ async def open_engine(url: str) -> AsyncEngine:
             f"{where}: needs {exc.name}; install endpoint-perf-monitor[postgres]"
         ) from exc
     try:
-        await _upgrade(engine, where)
-    except (SQLAlchemyError, OSError) as exc:
-        await engine.dispose()
-        raise StoreError(f"{where}: {explain(exc)}") from exc
+        with errors_named(where):
+            await _upgrade_patiently(engine, where)
     except BaseException:
         await engine.dispose()
         raise
     return engine
+
+
+def named(url: URL) -> str:
+    """Return what errors call this database: its file, or its URL without the password."""
+    return f"store {url.database if _is_sqlite(url) else url.render_as_string()}"
+
+
+@contextmanager
+def errors_named(where: str) -> Iterator[None]:
+    """Turn what the libraries raise about a database into one line that says which."""
+    try:
+        yield
+    except (SQLAlchemyError, sqlite3.Error, OSError) as exc:
+        raise StoreError(f"{where}: {explain(exc)}") from exc
 
 
 def writing(engine: AsyncEngine) -> AsyncEngine:
@@ -149,6 +168,18 @@ def _begin(connection: Connection) -> None:
 
 def _to_json(value: Any) -> str:
     return msgspec.json.encode(value).decode()  # NaN becomes null, which PostgreSQL accepts
+
+
+async def _upgrade_patiently(engine: AsyncEngine, where: str) -> None:
+    """Upgrade, waiting for whoever holds the database: a predecessor about to end, a backup."""
+    deadline = time.monotonic() + OPEN_S
+    while True:
+        try:
+            return await _upgrade(engine, where)
+        except OperationalError as exc:
+            if "locked" not in str(exc) or time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(_PAUSE_S)
 
 
 async def _upgrade(engine: AsyncEngine, where: str) -> None:

@@ -19,7 +19,7 @@ from probes.result import Outcome
 DAY_S = 86_400.0
 ERROR_DAYS = 400
 _OK = Outcome.OK.value
-_BATCH = 5000
+_BATCH = 2000
 _PAGES = 2000  # of 4 KiB: what one vacuum step may hold the lock for
 
 
@@ -93,13 +93,12 @@ async def _delete_ids(connection: AsyncConnection, table: Table, ids: Sequence[i
 async def _vacuum(writer: AsyncEngine) -> None:
     """Give SQLite's free pages back to the file system, a few at a time."""
     free = None
-    while True:
-        async with writer.begin() as connection:
-            now = (await connection.exec_driver_sql("PRAGMA freelist_count")).scalar_one()
+    async with writer.connect() as connection:
+        driver: Any = (await connection.get_raw_connection()).driver_connection
+        while True:
+            ((now,),) = await driver.execute_fetchall("PRAGMA freelist_count")
             if not now or now == free:  # unchanged: a file made without auto_vacuum
                 return
             free = now
-            # Fetched to the end, as SQLite frees one page a step; SQLAlchemy sees no rows and
-            # would stop after the first.
-            driver: Any = (await connection.get_raw_connection()).driver_connection
-            await driver.execute_fetchall(f"PRAGMA incremental_vacuum({_PAGES})")
+            # As a script: SQLite frees one page a step, and `execute` takes only the first.
+            await driver.executescript(f"PRAGMA incremental_vacuum({_PAGES})")

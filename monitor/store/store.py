@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Self
 
-from sqlalchemy import Insert, Select, Table, func, select, tuple_
+from sqlalchemy import Insert, Row, Select, Table, func, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from monitor.history import Slot
 from monitor.link import ResultRow, SkipRow
 from monitor.store import retention
-from monitor.store.engine import open_engine, writing
+from monitor.store.engine import errors_named, named, open_engine, writing
 from monitor.store.rows import (
     RESULT_SLOT,
     SKIP_SLOT,
@@ -37,10 +37,14 @@ RAW_DAYS = 14.0
 
 
 class Store:
-    """One database and its writer. Made by `open`; belongs to one event loop."""
+    """One database and its writer. Made by `open`; belongs to one event loop.
+
+    Whatever asks the database raises `StoreError` when it does not answer.
+    """
 
     def __init__(self, engine: AsyncEngine, *, bound: int, every: float) -> None:
         self._engine = engine
+        self._name = named(engine.url)
         self._write_engine = writing(engine)
         self._writer = Writer(self._write, bound=bound, every=every)
 
@@ -116,8 +120,7 @@ class Store:
         """Return the number of results by endpoint, workload and outcome."""
         by = (results.c.endpoint, results.c.workload, results.c.outcome)
         asked = select(*by, func.count()).where(results.c.slot_at >= since).group_by(*by)
-        async with self._engine.connect() as connection:
-            rows = (await connection.execute(asked)).all()
+        rows = await self._ask(asked)
         return {(endpoint, workload, Outcome(o)): n for endpoint, workload, o, n in rows}
 
     async def last_errors(self, limit: int = 50, endpoint: str | None = None) -> list[Failure]:
@@ -127,15 +130,21 @@ class Store:
         if endpoint is not None:
             asked = asked.where(results.c.endpoint == endpoint)
         asked = asked.order_by(results.c.slot_at.desc(), results.c.id.desc()).limit(limit)
-        async with self._engine.connect() as connection:
-            return [failure(row) for row in (await connection.execute(asked)).all()]
+        return [failure(row) for row in await self._ask(asked)]
 
     async def prune(self, now: float, raw_days: float = RAW_DAYS) -> int:
         """Delete what is past keeping and return the number of rows; run it once a day.
 
         Ok results and skips go after `raw_days`, the rest after 400 days.
         """
-        return await retention.prune(self._write_engine, now, raw_days)
+        with errors_named(self._name):
+            return await retention.prune(self._write_engine, now, raw_days)
+
+    async def _ask(self, question: Select[Any]) -> Sequence[Row[*tuple[Any, ...]]]:
+        with errors_named(self._name):
+            async with self._engine.connect() as connection:
+                rows: Sequence[Row[*tuple[Any, ...]]] = (await connection.execute(question)).all()
+        return rows
 
     async def _write(self, records: Sequence[Record]) -> None:
         """Insert rows in one transaction; rows that are there already are left alone."""
@@ -161,8 +170,7 @@ class Store:
             asked = asked.where(table.c.site == site)
         page = asked.where(at >= since)
         while True:
-            async with self._engine.connect() as connection:
-                rows = (await connection.execute(page)).all()
+            rows = await self._ask(page)
             for row in rows:
                 yield row
             if len(rows) < _PAGE:

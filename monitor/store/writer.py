@@ -88,6 +88,7 @@ class Writer:
         except TimeoutError:
             reason = self._failure or f"not done in {within:g} s"
             log.error("store closed, lost rows=%d: %s", len(self), reason)  # noqa: TRY400 - no news
+        self._bound = 0  # what is put from now on is counted as dropped
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         return len(self)

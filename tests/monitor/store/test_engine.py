@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,24 @@ async def test_a_writer_that_reads_first_never_fails_for_it(sqlite_url: str) -> 
     async with writer.connect() as connection:
         assert (await connection.execute(text("SELECT count(*) FROM events"))).scalar() == 10
     await writer.dispose()
+
+
+async def test_opening_waits_for_whoever_holds_the_file(
+    tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A predecessor about to end, or a backup; not for ever."""
+    with closing(sqlite3.connect(tmp_path / "store.db", isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        opening = asyncio.create_task(Store.open(sqlite_url))
+        await asyncio.sleep(1.5)
+        assert not opening.done()
+        other.execute("ROLLBACK")
+        store = await opening
+        await store.close()
+        other.execute("BEGIN EXCLUSIVE")
+        monkeypatch.setattr("monitor.store.engine.OPEN_S", 0.0)
+        with pytest.raises(StoreError, match=r"store\.db: database is locked$"):
+            await Store.open(sqlite_url)
 
 
 async def test_opening_logs_nothing(sqlite_url: str, caplog: pytest.LogCaptureFixture) -> None:

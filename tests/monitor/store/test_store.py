@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from monitor.history import Slot, slot_of
 from monitor.link import Skip
-from monitor.store import Store
+from monitor.store import Store, StoreError
 from monitor.store.tables import events, results, skips
 from probes.result import Excluded, Itl, Outcome, Phases, ProbeResult
 from tests.monitor.rows import FULL, result_row, skip_row
@@ -188,6 +188,17 @@ async def test_last_errors_are_the_newest_first(store: Store) -> None:
     ]
 
 
+async def test_a_question_to_a_broken_database_is_an_error_of_ours(store: Store) -> None:
+    """Nobody outside this package knows what SQLAlchemy raises."""
+    async with store._write_engine.begin() as connection:
+        await connection.run_sync(results.drop)
+    for question in (store.counts(), store.last_errors(), store.prune(1e9)):
+        with pytest.raises(StoreError, match=r"^store .*results"):
+            await question
+    with pytest.raises(StoreError):
+        _ = [row async for row in store.recent(0.0)]
+
+
 async def test_rows_are_committed_without_anybody_asking(store: Store) -> None:
     """At most 0.2 s after they came."""
     put(store, result_row(1))
@@ -215,3 +226,5 @@ async def test_closing_commits_what_is_queued(store_url: str) -> None:
     store = await Store.open(store_url)
     assert sum((await store.counts()).values()) == 2500
     await store.close()
+    put(store, result_row(1))
+    assert (store.queue_length, store.dropped) == (0, 1)
