@@ -221,9 +221,12 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _serve(config: Config, address: tuple[str, int], child: Child) -> None:
-    from monitor.app import StartError, serve
+    import logging
 
-    _log_to_stderr()
+    from monitor.app import StartError, serve
+    from monitor.logs import log_to_stderr
+
+    log_to_stderr(logging.INFO, config.secrets())
     try:
         _run(serve(config, address, child, _ready))
     except StartError as exc:
@@ -232,15 +235,6 @@ def _serve(config: Config, address: tuple[str, int], child: Child) -> None:
 
 def _ready(base: str) -> None:
     print(f"READY page={base}/ metrics={base}/metrics", flush=True)
-
-
-def _log_to_stderr() -> None:
-    import logging
-
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
-    )
-    logging.getLogger("alembic").setLevel(logging.WARNING)
 
 
 @app.command(epilog="Example: endpoint-monitor demo")

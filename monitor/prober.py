@@ -40,6 +40,7 @@ from monitor.link import (
     decode_plan,
     encode,
 )
+from monitor.logs import log_to_stderr
 from probes import Connections, LoopLag, Outcome, ProbeResult, run
 from probes.prompts import salt
 from probes.transport import clock
@@ -218,6 +219,8 @@ class Prober:
     def adopt(self, plan: Plan) -> None:
         """Run this plan from now on."""
         self._plan = plan
+        secrets = {secret for probe in plan.probes for secret in probe.endpoint.secrets()}
+        log_to_stderr(logging.WARNING, secrets)
         self._scheduler.remove_all_jobs()
         timed = grids([(p.id, p.interval) for p in plan.probes], clock())
         for probe, grid in zip(plan.probes, timed, strict=True):
@@ -326,7 +329,7 @@ def main() -> None:
     parser.add_argument("--fd", type=int, required=True)
     parser.add_argument("--boot", required=True)
     args = parser.parse_args()
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s prober %(message)s")
+    log_to_stderr(logging.WARNING)
 
     async def start() -> None:
         await Prober(args.boot).serve(args.fd)
