@@ -106,6 +106,7 @@ class Probe:
             outages=seen.outages,
             ttft=seen.ttft,
             tpot=seen.tpot,
+            e2e=seen.e2e,
             last=self.history.last,
             last_error=self.history.last_error,
             excluded=seen.excluded,

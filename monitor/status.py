@@ -101,6 +101,7 @@ class ProbeStatus:
     outages: Outages = field(default_factory=Outages)
     ttft: Spread = field(default_factory=Spread)
     tpot: Spread = field(default_factory=Spread)
+    e2e: Spread = field(default_factory=Spread)
     last: Last | None = None
     last_error: Last | None = None
     excluded: Mapping[str, int] = field(default_factory=dict)

@@ -31,6 +31,7 @@ def _probe(status: ProbeStatus) -> dict[str, Any]:
         },
         "ttft": _spread(status.ttft),
         "tpot": _spread(status.tpot),
+        "e2e": _spread(status.e2e),
         "last": _last(status.last),
         "excluded": dict(status.excluded),
         "skipped": dict(status.skipped),

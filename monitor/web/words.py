@@ -92,6 +92,11 @@ FIGURE: Final[dict[str, Figure]] = {
         note="Time per output token. Percentiles over the n ok results with at least two tokens "
         "whose delivery was not clumped.",
     ),
+    "e2e": Figure(
+        name="Latency",
+        formula="time from the request's last byte written to the end of the answer",
+        note="End to end, for answers that are not streamed. Over the n ok results, as TTFT.",
+    ),
     "availability": Figure(
         name="Availability",
         formula="good / valid slots",

@@ -135,6 +135,7 @@ async def test_status_json_is_as_promised(serve: Serve) -> None:
             "outages": {"count": 1, "longest_s": 180.0},
             "ttft": {"p50": 0.1204, "p90": 0.1926, "n": 1436},
             "tpot": {"p50": 0.01232, "p90": 0.0189, "n": 1430},
+            "e2e": {"p50": None, "p90": None, "n": 0},
             "last": {
                 "outcome": "http_5xx",
                 "at": "2025-11-30T23:59:58.250Z",
@@ -157,6 +158,7 @@ async def test_status_json_is_as_promised(serve: Serve) -> None:
             "outages": {"count": 0, "longest_s": None},
             "ttft": {"p50": None, "p90": None, "n": 0},
             "tpot": {"p50": None, "p90": None, "n": 0},
+            "e2e": {"p50": None, "p90": None, "n": 0},
             "last": None,
             "excluded": {},
             "skipped": {},
