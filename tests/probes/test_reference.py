@@ -8,7 +8,7 @@ import signal
 import struct
 import time
 import wave
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -37,6 +37,12 @@ async def reference() -> AsyncIterator[Reference]:
 async def http() -> AsyncIterator[aiohttp.ClientSession]:
     async with aiohttp.ClientSession() as session:
         yield session
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not true():  # noqa: ASYNC110 - nothing there to set an event
+            await asyncio.sleep(0.005)
 
 
 async def ask(
@@ -341,7 +347,7 @@ async def test_silence_lasts_the_pause_and_then_the_answer_goes_on(
     gaps = [(b - a) / 1e9 for a, b in pairwise(sent)]
     assert len(got) == 8
     assert gaps.index(max(gaps)) == at
-    assert gaps[at] >= 0.2
+    assert got[at]["sent_ns"] - got[at]["read_ns"] >= round((0.03 + at * 0.004 + 0.2) * 1e9)
 
 
 async def test_slow_is_the_same_answer_with_a_late_first_token(
@@ -460,11 +466,11 @@ async def test_refuse_closes_the_port_for_a_while_and_opens_the_same_again(
     http: aiohttp.ClientSession, reference: Reference
 ) -> None:
     port = reference.port
-    await control(http, reference, refuse=0.1)
-    await asyncio.sleep(0.02)
+    await control(http, reference, refuse=0.5)
+    await until(lambda: reference._server is None)
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", port)
-    await asyncio.sleep(0.2)
+    await until(lambda: reference._server is not None)
     assert (await ask(http, reference, messages=MESSAGES))[0] == 200
     assert reference.port == port
 
@@ -545,11 +551,9 @@ async def test_a_client_that_leaves_ends_its_answer(reference: Reference) -> Non
     body = json.dumps({"messages": MESSAGES, "stream": True, "model": "reference-hang"}).encode()
     head = b"POST /v1/chat/completions HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % len(body)
     writer.write(head + body)
-    await asyncio.sleep(0.05)
-    assert len(reference._plays) == 1
+    await until(lambda: any(reference._plays.values()))
     writer.close()
-    await asyncio.sleep(0.05)
-    assert reference._plays == {}
+    await until(lambda: not reference._plays)
 
 
 def test_the_program_says_where_it_is_and_ends_on_sigterm() -> None:
@@ -617,8 +621,8 @@ async def test_our_own_client_sees_each_fault_as_its_outcome(
         model=f"reference-{fault}",
         expected_model="reference*",
     )
-    limits = Limits(connect=5.0, ttft=0.4, stall=0.2, total=5.0)
-    async with asyncio.timeout(2.5):  # each limit is kept by itself, not only the longest
+    limits = Limits(connect=9.0, ttft=0.8, stall=0.6, total=9.0)
+    async with asyncio.timeout(7.0):  # each limit is kept by itself, not only the longest
         result = await run(endpoint, Workload(kind=kind, limits=limits))
     assert result.outcome is outcome, result.reason
 
