@@ -3,33 +3,52 @@
 Theory of operation. `measure` opens (or borrows) a connection, writes the request, and feeds the
 meter with stamped reads until the meter is over, the body ends, or a limit expires. One timer
 watches all limits: it sleeps until the nearest deadline, and output events only move the deadline,
-so a token costs no timer. The peer's faults end as an outcome; ours raise. Nothing is retried.
+so a token costs no timer. The peer's faults end as an outcome; ours raise. Nothing that the peer
+may have worked on is retried: only a pooled connection that proves to have been closed while idle
+is replaced by a new one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import pathlib
 import secrets
 import socket
 import ssl
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
 from urllib.parse import urlencode
 
 import aiohttp
+from multidict import CIMultiDict
 
 from probes.endpoint import Auth, Endpoint
 from probes.exchange import Exchange, Kind, result_of
 from probes.lag import LoopLag
 from probes.meter import End, Meter
 from probes.result import Outcome, ProbeResult
-from probes.transport import StampedResponse, Timeline, begin, clock, tls_context, tracing
+from probes.transport import (
+    ConnectionLost,
+    StampedResponse,
+    Timeline,
+    begin,
+    clock,
+    tls_context,
+    tracing,
+)
 from probes.workload import Connection, Limits, Workload
 
 _LATE_TIMER = 0.050
 _GRACE = 0.020
 _DRAIN = 1.0
+_DRAIN_BYTES = 64 << 10
+_STALE = 1.0
+# Shorter than the idle limits of cloud load balancers (240 s and more), some of which drop the
+# connection without a word.
+_KEEP_ALIVE = 180.0
 
 
 class Connections:
@@ -61,12 +80,12 @@ class Connections:
 
 def open_session(endpoint: Endpoint, *, reuse: bool) -> aiohttp.ClientSession:
     """Return a session without timeouts, cookies, decompression or environment proxies."""
-    secure = endpoint.url.startswith("https://")
+    keep: dict[str, Any] = {"keepalive_timeout": _KEEP_ALIVE} if reuse else {"force_close": True}
     connector = aiohttp.TCPConnector(
+        **keep,
         limit=0,
-        force_close=not reuse,
         use_dns_cache=False,
-        ssl=tls_context(endpoint.ca_file) if secure else True,
+        ssl=security(endpoint),
     )
     return aiohttp.ClientSession(
         connector=connector,
@@ -77,6 +96,18 @@ def open_session(endpoint: Endpoint, *, reuse: bool) -> aiohttp.ClientSession:
         trace_configs=[tracing()],
         trust_env=False,
     )
+
+
+def security(endpoint: Endpoint) -> ssl.SSLContext | bool:
+    """Return what verifies the endpoint's certificate; aiohttp's default where there is none.
+
+    Raises:
+        OSError, ssl.SSLError: The CA file cannot be used.
+    """
+    if not endpoint.url.startswith("https://"):
+        return True
+    file = endpoint.ca_file
+    return tls_context(file, None if file is None else pathlib.Path(file).stat().st_mtime_ns)
 
 
 class Watch:
@@ -135,14 +166,17 @@ class Watch:
         self._handle = self._loop.call_later(max(0.0, wait), self._fire)
 
     def _fire(self) -> None:
+        if self._handle is None or self._meter.over:
+            return
         now = clock()
         when, outcome = self.deadline()
         if now < when:
             self._arm()
         elif now - when > _LATE_TIMER and self._graced != when:
-            # The loop was stalled: what the peer sent in time may lie unread in the socket.
+            # The loop was stalled: what the peer sent in time may lie unread in the socket. Let it
+            # be read, and the tasks that wait for it run, before judging.
             self._graced = when
-            self._handle = self._loop.call_later(_GRACE, self._fire)
+            self._handle = self._loop.call_later(_GRACE, self._loop.call_soon, self._fire)
         else:
             self.expired, self.at = outcome, when
             self._scope.reschedule(self._loop.time())
@@ -171,6 +205,7 @@ async def measure(
 
     Raises:
         asyncio.CancelledError: The caller gave up.
+        ValueError: The endpoint's URL or a header cannot be sent.
         OSError, ssl.SSLError: The endpoint's CA file cannot be used.
     """
     async with contextlib.AsyncExitStack() as stack:
@@ -182,6 +217,9 @@ async def measure(
             connections = Connections()
             stack.push_async_callback(connections.close)
         exchange = await _exchange(kind, endpoint, workload, salt, connections)
+        if _stale(exchange):
+            workload = replace(workload, connection=Connection.FRESH)
+            exchange = await _exchange(kind, endpoint, workload, salt, connections)
         loop_lag = lag.worst(exchange.timeline.begun)
         return result_of(exchange, loop_lag, keep_content=keep_content)
 
@@ -189,6 +227,7 @@ async def measure(
 async def _exchange(
     kind: Kind, endpoint: Endpoint, workload: Workload, salt: str | None, pool: Connections
 ) -> Exchange:
+    security(endpoint)  # a bad CA file is our own fault and must not look like the peer's
     request = kind.build(endpoint, workload, salt or secrets.token_hex(8))
     timeline, body = begin(request.body, request.content_type)
     meter = Meter(endpoint, workload, kind.reader(workload, request), kind.rules(workload))
@@ -209,23 +248,37 @@ async def _exchange(
             async with pool.lend(endpoint, workload.connection) as session:
                 timeline.begun = clock()
                 await _converse(exchange, session, body)
-    except TimeoutError:
-        if watch is None or watch.expired is None:
-            _fail(exchange, Outcome.CONNECT, "the network reported a timeout")
-        else:
+    except (aiohttp.ClientError, OSError) as exc:
+        if isinstance(exc, aiohttp.InvalidURL):
+            raise
+        if watch is None or watch.expired is None or not isinstance(exc, TimeoutError):
+            _map_fault(exchange, exc)
+        elif not meter.over:  # else the limit came between the end of the answer and this line
             meter.abandon(watch.at)
             exchange.outcome = watch.expired
             exchange.reason = _limit_reason(watch.expired, workload.limits)
-    except (aiohttp.ClientError, OSError, ValueError) as exc:
-        _map_fault(exchange, exc)
     finally:
         if watch is not None:
             watch.close()
+        pooled = workload.connection is Connection.REUSE and exchange.outcome is None
+        if not (pooled and meter.over):
+            timeline.abort()
     return exchange
 
 
+def _stale(exchange: Exchange) -> bool:
+    """Whether a pooled connection was lost as one is that the peer closed while it was idle.
+
+    That is its right, and no fault of the endpoint: at once, and without a byte of an answer. What
+    dies later than that died while it worked on the request.
+    """
+    timeline = exchange.timeline
+    lost = exchange.outcome is Outcome.CONNECTION_LOST and not timeline.early_reads
+    return lost and timeline.reused and clock() - (timeline.sent or clock()) < _STALE
+
+
 async def _converse(
-    exchange: Exchange, session: aiohttp.ClientSession, body: aiohttp.BytesPayload | None
+    exchange: Exchange, session: aiohttp.ClientSession, body: aiohttp.Payload | None
 ) -> None:
     """Send the request and read the answer into the meter."""
     endpoint, meter = exchange.endpoint, exchange.meter
@@ -283,10 +336,12 @@ def _garbled(exc: BaseException) -> bool:
 
 
 async def _drain(response: aiohttp.ClientResponse) -> None:
-    """Read the rest of a finished answer, or aiohttp will not pool its connection."""
+    """Read the little rest of a finished answer, or aiohttp will not pool its connection."""
+    left = _DRAIN_BYTES
     with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError):
         async with asyncio.timeout(_DRAIN):
-            await response.content.read()
+            while left > 0 and (data := await response.content.readany()):
+                left -= len(data)
 
 
 def _url(endpoint: Endpoint, path: str) -> str:
@@ -298,21 +353,24 @@ def _url(endpoint: Endpoint, path: str) -> str:
     return endpoint.url + path + (f"?{urlencode(query)}" if query else "")
 
 
-def _request_headers(exchange: Exchange) -> dict[str, str]:
+def _request_headers(exchange: Exchange) -> CIMultiDict[str]:
     endpoint, request = exchange.endpoint, exchange.request
-    sent = {
-        "Accept": "text/event-stream, application/json",
-        "Accept-Encoding": "identity",
-        "User-Agent": "endpoint-monitor",
-        "x-request-id": exchange.request_id,
-    }
+    sent = CIMultiDict(
+        {
+            "Accept": "text/event-stream, application/json",
+            "Accept-Encoding": "identity",
+            "User-Agent": "endpoint-monitor",
+            "x-request-id": exchange.request_id,
+        }
+    )
     if request.body is not None:
         sent["Content-Type"] = request.content_type
     if endpoint.api_key and endpoint.auth is Auth.BEARER:
         sent["Authorization"] = f"Bearer {endpoint.api_key}"
     elif endpoint.api_key and endpoint.auth is Auth.API_KEY:
         sent[endpoint.auth_name or "api-key"] = endpoint.api_key
-    return sent | dict(endpoint.headers)
+    sent.update(endpoint.headers)  # in place of ours, whatever the case of the name
+    return sent
 
 
 def _fail(exchange: Exchange, outcome: Outcome, reason: str) -> None:
@@ -322,9 +380,11 @@ def _fail(exchange: Exchange, outcome: Outcome, reason: str) -> None:
 
 def _map_fault(exchange: Exchange, exc: BaseException) -> None:
     """Map what aiohttp and the system raise to an outcome; the most specific wins."""
-    outcome = _fault_outcome(exc)
-    if outcome is Outcome.CONNECT and exchange.timeline.ready is not None:
+    outcome, timeline = _fault_outcome(exc), exchange.timeline
+    if outcome is Outcome.CONNECT and timeline.ready is not None:
         outcome = Outcome.CONNECTION_LOST
+    elif outcome is Outcome.CONNECT and timeline.tls_start is not None:
+        outcome = Outcome.TLS  # TCP stood
     _fail(exchange, outcome, f"{_FAULT_WORDS[outcome]}: {_cause(exc)}")
 
 
@@ -349,9 +409,9 @@ def _fault_outcome(exc: BaseException) -> Outcome:
         return Outcome.CONNECT
     if isinstance(exc, aiohttp.ClientHttpProxyError):
         return Outcome.CONNECT
-    if isinstance(exc, aiohttp.ClientResponseError | aiohttp.ClientPayloadError | ValueError):
+    if isinstance(exc, aiohttp.ClientResponseError | aiohttp.ClientPayloadError):
         return Outcome.PROTOCOL_ERROR
-    if isinstance(exc, aiohttp.ServerDisconnectedError):
+    if isinstance(exc, ConnectionLost):
         return Outcome.CONNECTION_LOST
     return Outcome.CONNECT
 

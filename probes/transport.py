@@ -7,8 +7,10 @@ The only module that touches aiohttp's transports. Theory of operation:
   is stamped, then forwarded, so a stamp is taken before any parsing.
 - Bytes of the body are mapped back to their read by offset: after each read, the stream's count of
   raw bytes says how far the body had come. Nothing is decompressed by aiohttp.
-- t0 is the moment the request's last byte was handed to the kernel: when the body's writer
-  returned with an empty write buffer, else when the transport drained (`resume_writing`).
+- t0 is the moment the request's last byte was handed to the kernel: the beginning of the last
+  write, if it left the transport's buffer empty (its end may be late by whatever the scheduler ran
+  in between, often the peer itself), else when the transport drained (`resume_writing`). Under TLS
+  up to 80 KiB may then still wait in the plain transport below, which no public name reaches.
 - `TracedContext.wrap_bio` is called when TCP is connected and TLS begins.
 """
 
@@ -17,7 +19,6 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from bisect import bisect_left
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -29,6 +30,7 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.connector import Connection
 
 clock = time.monotonic
+_PIECE = 64 << 10
 
 
 @dataclass(slots=True)
@@ -36,12 +38,18 @@ class Timeline:
     """Moments of one exchange, monotonic seconds; None where they did not happen.
 
     Attributes:
+        has_body: Whether the request has a body.
+        handed: When the last piece of the request was given to the transport.
+        drained: When the write buffer last ran empty after it had not; 0 means never.
         reused: Whether a pooled connection was taken.
-        handed: Whether the request was given to the transport completely.
+        broken: When the connection ended.
         early_reads: Arrival stamps of reads before the body's stream was known.
-        marks: Body offset reached and arrival stamp, one per read.
+        offsets: Bytes of the body that had come by the end of each read.
+        stamps: Arrival of each read, beside `offsets`.
+        transport: The connection's; None before it is ready.
     """
 
+    has_body: bool = True
     begun: float = field(default_factory=clock)
     dns_start: float | None = None
     dns_end: float | None = None
@@ -49,19 +57,21 @@ class Timeline:
     tls_start: float | None = None
     connected: float | None = None
     ready: float | None = None
+    handed: float | None = None
+    drained: float = 0.0
     sent: float | None = None
     head: float | None = None
     reused: bool = False
-    handed: bool = False
     broken: float | None = None
     early_reads: list[float] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     stamps: list[float] = field(default_factory=list)
+    transport: asyncio.Transport | None = None
 
-    def stamp_of(self, end: int, default: float) -> float:
-        """Return the arrival stamp of the read that brought body byte number `end`."""
-        i = bisect_left(self.offsets, end)
-        return self.stamps[i] if i < len(self.stamps) else default
+    def abort(self) -> None:
+        """Drop the connection now; `close` would first write what the peer does not read."""
+        if self.transport is not None:
+            self.transport.abort()
 
 
 _timeline: ContextVar[Timeline] = ContextVar("timeline")
@@ -78,10 +88,13 @@ class TracedContext(ssl.SSLContext):
 
 
 @lru_cache(maxsize=64)
-def tls_context(ca_file: str | None) -> ssl.SSLContext:
+def tls_context(ca_file: str | None, _modified: int | None) -> ssl.SSLContext:
     """Return a verifying client context, made once: reading the certificates takes 20 ms.
 
-    OSError, ssl.SSLError: The CA file is missing or bad.
+    A file that was modified since is read anew.
+
+    Raises:
+        OSError, ssl.SSLError: The CA file is missing or bad.
     """
     context = TracedContext(ssl.PROTOCOL_TLS_CLIENT)
     if ca_file is None:
@@ -92,28 +105,52 @@ def tls_context(ca_file: str | None) -> ssl.SSLContext:
     return context
 
 
-class StampedBody(aiohttp.BytesPayload):
-    """A request body that tells when it was handed to the transport."""
+class StampedBody(aiohttp.Payload):
+    """A request body that tells when it was handed to the transport.
+
+    It is written in pieces, each after the last one has drained: only so does an empty write
+    buffer mean much under TLS, whose layer passes on at once whatever it is given.
+    """
 
     def __init__(self, value: bytes, timeline: Timeline, content_type: str) -> None:
         super().__init__(value, content_type=content_type)
+        self._data = value
         self._timeline = timeline
-        self.transport: asyncio.Transport | None = None
+
+    @property
+    def size(self) -> int:
+        """Length in bytes."""
+        return len(self._data)
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        """Return the body as text."""
+        return self._data.decode(encoding, errors)
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        """Write all of it."""
+        await self.write_with_length(writer, None)
 
     async def write_with_length(
         self, writer: AbstractStreamWriter, content_length: int | None
     ) -> None:
         """Write the body, then note the hand-over."""
-        await super().write_with_length(writer, content_length)
-        self._timeline.handed = True
-        if self.transport is not None:
-            note_sent(self.transport, self._timeline)
+        data = memoryview(self._data)[:content_length]
+        at = clock()
+        for start in range(0, len(data), _PIECE):
+            await writer.drain()
+            at = clock()
+            await writer.write(data[start : start + _PIECE])
+        self._timeline.handed = at
+        note_sent(self._timeline)
 
 
-def note_sent(transport: asyncio.Transport, timeline: Timeline) -> None:
+def note_sent(timeline: Timeline) -> None:
     """Take t0 now if the kernel has all bytes; else `Arrivals.resume_writing` will."""
-    if timeline.sent is None and timeline.handed and transport.get_write_buffer_size() == 0:
-        timeline.sent = clock()
+    transport = timeline.transport
+    if timeline.sent is not None or timeline.handed is None or transport is None:
+        return
+    if transport.get_write_buffer_size() == 0:
+        timeline.sent = max(timeline.handed, timeline.drained)
 
 
 class Arrivals(asyncio.Protocol):
@@ -141,9 +178,9 @@ class Arrivals(asyncio.Protocol):
         self.inner.pause_writing()
 
     def resume_writing(self) -> None:
-        """The write buffer has drained: the last byte is with the kernel."""
-        if self._timeline.sent is None and self._timeline.handed:
-            self._timeline.sent = clock()
+        """The write buffer has drained: what was written is with the kernel."""
+        self._timeline.drained = clock()
+        note_sent(self._timeline)
         self.inner.resume_writing()
 
     def eof_received(self) -> bool | None:
@@ -168,31 +205,38 @@ class Arrivals(asyncio.Protocol):
             timeline.stamps.append(timeline.early_reads[-1])
 
 
+class ConnectionLost(aiohttp.ClientConnectionError):
+    """The connection ended before a response head.
+
+    In place of aiohttp's own errors, after which it silently asks a second time for a GET.
+    """
+
+
 class StampedResponse(aiohttp.ClientResponse):
     """A response whose reads are stamped at the transport."""
 
     async def start(self, connection: Connection) -> aiohttp.ClientResponse:
         """Put the stamping protocol in place, then read the head."""
         timeline = _timeline.get()
-        transport = connection.transport
+        transport = timeline.transport = connection.transport
         if transport is None:
-            return await super().start(connection)
-        timeline.ready = clock() if timeline.ready is None else timeline.ready
+            raise ConnectionLost("closed before the request")
+        timeline.ready = clock()
         arrivals = Arrivals(cast("asyncio.Protocol", transport.get_protocol()), timeline)
         transport.set_protocol(arrivals)
-        transport.set_write_buffer_limits(high=0)
-        if (body := _body.get()) is not None:
-            body.transport = transport
-        else:
-            timeline.handed = True
-        note_sent(transport, timeline)
-        response = await super().start(connection)
+        # With 0 the TLS layers of asyncio and uvloop pause although their buffer is empty.
+        secure = transport.get_extra_info("sslcontext") is not None
+        transport.set_write_buffer_limits(high=1 if secure else 0)
+        if not timeline.has_body:
+            timeline.handed = timeline.ready
+        note_sent(timeline)
+        try:
+            response = await super().start(connection)
+        except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as exc:
+            raise ConnectionLost(str(exc) or type(exc).__name__) from exc
         timeline.head = timeline.early_reads[-1] if timeline.early_reads else clock()
         arrivals.bind(response.content)
         return response
-
-
-_body: ContextVar[StampedBody | None] = ContextVar("body", default=None)
 
 
 @lru_cache(maxsize=1)
@@ -219,8 +263,6 @@ def tracing() -> aiohttp.TraceConfig:
 
 def begin(body: bytes | None, content_type: str) -> tuple[Timeline, StampedBody | None]:
     """Start the timeline of one exchange in the current task."""
-    timeline = Timeline()
-    stamped = None if body is None else StampedBody(body, timeline, content_type)
+    timeline = Timeline(has_body=body is not None)
     _timeline.set(timeline)
-    _body.set(stamped)
-    return timeline, stamped
+    return timeline, None if body is None else StampedBody(body, timeline, content_type)
