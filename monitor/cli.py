@@ -250,6 +250,43 @@ def demo(
         run(path, listen)
 
 
+@app.command(epilog="Example: endpoint-monitor calibrate")
+def calibrate(
+    streams: Annotated[
+        str, typer.Option(metavar="N,N,...", help="Concurrent streams to measure at.")
+    ] = "1,32,128",
+    rounds: Annotated[int, typer.Option(min=1, max=1000, help="Answers of each stream.")] = 3,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+) -> None:
+    """Measure our own TTFT and TPOT error and cost against the reference endpoint."""
+    from dataclasses import asdict
+
+    from monitor.demo import Child
+    from monitor.show import calibration_table
+    from probes.calibrate import calibrate as measure
+
+    counts = streams.split(",")
+    if not all(n.isascii() and n.isdigit() and 0 < int(n) <= 1024 for n in counts):
+        _refuse(f"--streams: {streams!r}, expected numbers from 1 to 1024 with commas")
+    arguments = ("--port", "0", "--ttft", "0.05", "--gap", "0.01", "--tokens", "100")
+    child = Child("probes.reference", *arguments)
+    try:
+        url = child.ready()[0]
+        found = []
+        for count in map(int, counts):
+            # One stream alone needs more answers before it has a p99 worth the name.
+            found.append(_run(measure(url, "reference", count, rounds * max(1, 32 // count))))
+            if as_json:
+                print(json.dumps(asdict(found[-1])), flush=True)
+    finally:
+        child.end()
+    if not as_json:
+        from rich.console import Console
+
+        Console(soft_wrap=True).print(calibration_table(found))
+
+
 def main() -> None:
     """Entry point of the console script."""
     try:

@@ -12,6 +12,8 @@ from probes.result import Outcome, ProbeResult
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from probes.calibrate import Calibration
+
 _PLAIN = (
     "endpoint", "kind", "model", "reason", "http_status", "ttfb_s", "ttft_s", "ttfat_s",
     "tpot_s", "e2e_s", "prompt_tokens", "cached_tokens", "output_tokens", "reasoning_tokens",
@@ -107,3 +109,35 @@ def spread(results: Iterable[ProbeResult]) -> str:
             middle = values[(len(values) - 1) // 2]
             parts.append(f"{name.upper()} p50 {seconds(middle)} (n={len(values)})")
     return ", ".join(parts)
+
+
+def calibration_table(found: Sequence[Calibration]) -> Table:
+    """Return our own error, one row a concurrency. Errors are measured minus true."""
+    from rich.table import Table
+
+    view = Table(box=None, pad_edge=False)
+    for name in (
+        "streams", "n", "failed", "TTFT error p50", "p99", "TPOT error p50", "p99",
+        "p99 of TPOT", "CPU s / 1k tokens", "merged", "tainted", "worst loop lag",
+    ):  # fmt: skip
+        view.add_column(name, justify="right")
+    for row in found:
+        view.add_row(
+            str(row.streams),
+            str(row.n),
+            str(row.failed),
+            _error(row.ttft_p50),
+            _error(row.ttft_p99),
+            _error(row.tpot_p50),
+            _error(row.tpot_p99),
+            f"{row.tpot_share_p99:.2%}",
+            f"{row.cpu_per_1000:.3f}",
+            f"{row.merged:.1%}",
+            f"{row.tainted:.0%}",
+            _error(row.loop_lag),
+        )
+    return view
+
+
+def _error(value: float) -> str:
+    return f"{value * 1000:.3f} ms"
