@@ -69,6 +69,7 @@ UPGRADE ?=
 lock: $(DEV) ## Pin what pyproject.toml asks for, with hashes; UPGRADE=--upgrade takes the newest.
 	@$(COMPILE) pyproject.toml $(UPGRADE) --group dev -o requirements/dev.txt
 	@$(COMPILE) --group install -c requirements/dev.txt -o requirements/uv.txt
+	@$(COMPILE) --group build -c requirements/dev.txt -o requirements/build.txt
 	@$(COMPILE) pyproject.toml -c requirements/dev.txt -o requirements/base.txt
 	@$(COMPILE) pyproject.toml -c requirements/dev.txt --extra postgres -o requirements/postgres.txt
 	@$(COMPILE) pyproject.toml -c requirements/dev.txt --extra demo -o requirements/demo.txt
