@@ -113,7 +113,8 @@ cov: demo-deps ## Run the whole suite and report branch coverage.
 
 .PHONY: bench
 bench: $(DEV) ## Run every benchmark: benchmarks/bench_*.py.
-	@for f in benchmarks/bench_*.py; do \
+	@test -n "$(wildcard benchmarks/bench_*.py)" || { echo "no benchmarks/bench_*.py"; exit 1; }
+	@for f in $(wildcard benchmarks/bench_*.py); do \
 	  echo "== $$f"; $(BIN)/python -m "benchmarks.$$(basename "$$f" .py)" $(ARGS); \
 	done
 
