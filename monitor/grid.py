@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 FIRST_SPREAD = 30.0
-_FIRST = -1
+EXTRA = -1
+"""Number of the extra slot at a start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,45 +24,45 @@ class Grid:
     Attributes:
         interval: Seconds between slots.
         phase: Seconds, 0 <= phase < interval.
-        first: Monotonic time of the extra slot -1 after a start.
+        opening: Number of the first slot on the grid.
+        first: Monotonic time of the extra slot before it; None when there is none.
     """
 
     interval: float
     phase: float
-    first: float
+    opening: int
+    first: float | None = None
 
     def due(self, slot: int) -> float:
         """Return the monotonic time at which a slot is due."""
-        return self.first if slot == _FIRST else self.phase + slot * self.interval
+        if slot == EXTRA and self.first is not None:
+            return self.first
+        return self.phase + slot * self.interval
 
     def latest(self, now: float) -> int | None:
         """Return the last slot that was due at `now`; None before the first."""
-        if now < self.first:
-            return None
-        slot = math.floor((now - self.phase) / self.interval)
-        return slot if self.due(slot) >= self._opening() else _FIRST
+        slot = self._floor(now)
+        if slot >= self.opening:
+            return slot
+        return EXTRA if self.first is not None and now >= self.first else None
 
     def after(self, now: float) -> float:
         """Return when the next slot after `now` is due."""
-        if now < self.first:
+        if self.first is not None and now < self.first:
             return self.first
-        earliest = max(now, self._opening())
-        slot = math.floor((earliest - self.phase) / self.interval)
-        while self.due(slot) <= now or self.due(slot) < self._opening():
+        slot = max(self._floor(now), self.opening)
+        while self.due(slot) <= now:
             slot += 1
         return self.due(slot)
 
-    def between(self, last: int | None, latest: int) -> range:
-        """Return the grid slots after `last` and before `latest`."""
-        if latest == _FIRST:
-            return range(0)
-        opening = math.ceil((self._opening() - self.phase) / self.interval)
-        start = opening if last is None or last == _FIRST else max(last + 1, opening)
-        return range(start, latest)
+    def between(self, last: int | None, latest: int) -> Sequence[int]:
+        """Return the slots after `last` (None: from the beginning) and before `latest`."""
+        on_grid = range(self.opening if last is None else max(last + 1, self.opening), latest)
+        extra = last is None and self.first is not None and latest > EXTRA
+        return [EXTRA, *on_grid] if extra else on_grid
 
-    def _opening(self) -> float:
-        """The grid begins an interval after the extra slot, which so never overlaps its next."""
-        return self.first + self.interval
+    def _floor(self, now: float) -> int:
+        return math.floor((now - self.phase) / self.interval)
 
 
 def phase(probe: str, interval: float) -> float:
@@ -69,11 +71,31 @@ def phase(probe: str, interval: float) -> float:
     return int.from_bytes(digest) / 2**64 * interval
 
 
-def grids(probes: list[tuple[str, float]], now: float) -> list[Grid]:
-    """Return a grid for each (id, interval); first slots are spread, the first one at once."""
-    spread = [min(interval, FIRST_SPREAD) * i / len(probes) for i, (_, interval) in
-              enumerate(probes)]  # fmt: skip
+def starting(probe: str, interval: float, first: float) -> Grid:
+    """Return the grid of a probe that starts with an extra slot at `first`.
+
+    The grid begins an interval later, so the extra slot never overlaps the next.
+    """
+    at = phase(probe, interval)
+    return Grid(interval, at, math.ceil((first + interval - at) / interval), first)
+
+
+def resumed(probe: str, interval: float, last: int) -> Grid:
+    """Return the grid of a probe whose slots up to `last` a predecessor has dealt with."""
+    return Grid(interval, phase(probe, interval), last + 1)
+
+
+def grids(
+    probes: Sequence[tuple[str, float]], now: float, last: Mapping[str, int] | None = None
+) -> list[Grid]:
+    """Return a grid for each (id, interval); first slots are spread, the first one at once.
+
+    A probe in `last` goes on after the slot that is named there and has no extra one.
+    """
+    last = last or {}
     return [
-        Grid(interval, phase(probe, interval), now + late)
-        for (probe, interval), late in zip(probes, spread, strict=True)
+        resumed(probe, interval, last[probe])
+        if probe in last
+        else starting(probe, interval, now + min(interval, FIRST_SPREAD) * i / len(probes))
+        for i, (probe, interval) in enumerate(probes)
     ]
