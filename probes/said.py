@@ -38,16 +38,16 @@ class Said:
 
     def add(self, piece: Piece) -> bool:
         """Take a piece; return whether it holds any of the answer, not only reasoning."""
-        text, reasoning = piece.text, piece.reasoning + piece.summary
-        if self._inline is not None and text:
-            inline, text = self._inline.feed(text)
+        reasoning = piece.reasoning + piece.summary
+        if self._inline is not None and piece.text:
+            inline, piece.text = self._inline.feed(piece.text)
             reasoning += inline
-        self._keep(text, reasoning, piece.refusal)
+        self._keep(piece.text, reasoning, piece.refusal)
         self._call(piece.announced)
         self._call(piece.tools)
         if piece.content:
             self._facts |= piece.content
-        return bool(text or piece.refusal or piece.tools or piece.others)
+        return piece.has_answer()
 
     def retract(self) -> bool:
         """Whether the last piece ended a thinking block that was never opened.

@@ -44,6 +44,7 @@ class Piece(msgspec.Struct):
         summary: Summary of hidden reasoning.
         announced: Tool calls whose names are known before their first output.
         others: Whether a further choice had output.
+        others_answered: Whether any of that output was not reasoning.
         finish: Finish reason; None when none was given.
         end: Whether this is an end marker.
         done_marker: Whether the end marker is `[DONE]`.
@@ -61,6 +62,7 @@ class Piece(msgspec.Struct):
     tools: tuple[ToolDelta, ...] = ()
     announced: tuple[ToolDelta, ...] = ()
     others: bool = False
+    others_answered: bool = False
     usage: Usage | None = None
     finish: str | None = None
     end: bool = False
@@ -76,12 +78,15 @@ class Piece(msgspec.Struct):
 
     def has_output(self) -> bool:
         """Whether generated text of any sort is here."""
+        said = self.text or self.reasoning or self.summary or self.others
+        return bool(said) or self.has_answer()
+
+    def has_answer(self) -> bool:
+        """Whether generated text is here that is not reasoning."""
         return bool(
             self.text
-            or self.reasoning
-            or self.summary
             or self.refusal
-            or self.others
+            or self.others_answered
             or any(tool.name or tool.arguments for tool in self.tools)
         )
 
@@ -348,6 +353,7 @@ def _read_choice(piece: Piece, choice: _Choice) -> None:
         said.text += choice.text
     if not first and said.has_output():
         piece.others = True
+        piece.others_answered = piece.others_answered or said.has_answer()
     if choice.finish_reason or choice.native_finish_reason:
         _read_finish(piece, choice, first=first)
     if choice.usage:
