@@ -105,7 +105,9 @@ def _dechunked(
     name: str, meta: Mapping[str, Any], pieces: tuple[Read, ...], closed_at: float
 ) -> Recording:
     connection = h11.Connection(h11.CLIENT)
-    connection.send(h11.Request(method=meta["method"], target=meta["path"], headers=[("host", "")]))
+    connection.send(
+        h11.Request(method=meta["method"], target=meta["path"], headers=[("host", "")])
+    )
     connection.send(h11.EndOfMessage())
     response: h11.Response | None = None
     reads: list[Read] = []
