@@ -239,7 +239,8 @@ def _inserted(rows: Rows, end: int, row: tuple[float, ...]) -> Rows:
 def _outages(at: NDArray[np.float64], good: NDArray[np.bool_], now: float) -> Outages:
     """Count maximal runs of bad results; each lasts from its first to the next good one, or now.
 
-    Only valid results are given, so a skip or a 429 inside a run neither ends nor splits it.
+    Only valid results are given, so a skip or a 429 inside a run neither ends nor splits it; at
+    least one of them is bad.
     """
     edges = np.flatnonzero(good[1:] != good[:-1]) + 1
     if len(good) and not good[0]:
@@ -247,8 +248,6 @@ def _outages(at: NDArray[np.float64], good: NDArray[np.bool_], now: float) -> Ou
     times = at[edges]
     if len(edges) % 2:
         times = np.append(times, now)
-    if not len(times):
-        return Outages()
     lengths = times[1::2] - times[::2]
     return Outages(count=len(lengths), longest_s=float(lengths.max()))
 

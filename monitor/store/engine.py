@@ -13,7 +13,7 @@ import sqlite3
 import time
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,8 @@ async def open_engine(url: str) -> AsyncEngine:
     parsed = parse_url(url)
     where = named(parsed)
     if _is_sqlite(parsed):
-        _check_folder(where, Path(str(parsed.database)))
+        with errors_named(where):
+            await asyncio.to_thread(_check_file, where, Path(str(parsed.database)))
     try:
         engine = _build(parsed)
     except ModuleNotFoundError as exc:
@@ -120,9 +121,20 @@ def _is_sqlite(url: URL) -> bool:
     return url.get_backend_name() == "sqlite"
 
 
-def _check_folder(where: str, path: Path) -> None:
+def _check_file(where: str, path: Path) -> None:
+    """Find what is wrong with a file by the standard library first.
+
+    aiosqlite's thread outlives a failed connect, and reports to a loop that the program, on its
+    way out with our message, may have closed: a traceback after the message.
+    """
     if not path.absolute().parent.is_dir():
         raise StoreError(f"{where}: no directory {path.absolute().parent}")
+    with closing(sqlite3.connect(path, timeout=0.0)) as connection:
+        try:
+            connection.execute("SELECT count(*) FROM sqlite_master")
+        except sqlite3.OperationalError as exc:
+            if "locked" not in str(exc):  # that may pass, and is waited for
+                raise
 
 
 def _build(url: URL) -> AsyncEngine:

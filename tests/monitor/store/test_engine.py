@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, inspect, text
 
 import monitor.store
 from monitor.store import Store, StoreError
-from monitor.store.engine import HEAD, open_engine, parse_url, writing
+from monitor.store.engine import _MIGRATIONS, HEAD, open_engine, parse_url, writing
 from monitor.store.tables import metadata
 
 
@@ -38,6 +40,38 @@ async def test_the_revisions_are_part_of_the_package() -> None:
     folder = Path(monitor.store.__file__).parent / "migrations"
     assert (folder / "env.py").is_file()
     assert list((folder / "versions").glob(f"{HEAD}_*.py"))
+
+
+async def test_the_revisions_can_be_taken_back(store_url: str) -> None:
+    """Down to an empty database and up again."""
+    engine = await open_engine(store_url)
+
+    def down(connection: Connection) -> None:
+        config = Config()
+        config.set_main_option("script_location", str(_MIGRATIONS))
+        config.attributes["connection"] = connection
+        command.downgrade(config, "base")
+        assert set(inspect(connection).get_table_names()) == {"alembic_version"}
+
+    async with writing(engine).begin() as connection:
+        await connection.run_sync(down)
+    await engine.dispose()
+    await (await Store.open(store_url)).close()
+
+
+async def test_a_missing_driver_is_named_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """PostgreSQL's is an extra."""
+
+    def missing(*_: Any, **__: Any) -> None:
+        raise ModuleNotFoundError("No module named 'asyncpg'", name="asyncpg")
+
+    monkeypatch.setattr("monitor.store.engine.create_async_engine", missing)
+    with pytest.raises(
+        StoreError, match=r"needs asyncpg; install endpoint-perf-monitor\[postgres\]"
+    ):
+        await Store.open("postgresql://u@h/n")
 
 
 async def test_opening_again_changes_nothing(store_url: str) -> None:
