@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 FIRST_SPREAD = 30.0
-EXTRA = -1
-"""Number of the extra slot at a start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +22,9 @@ class Grid:
     Attributes:
         interval: Seconds between slots.
         phase: Seconds, 0 <= phase < interval.
-        opening: Number of the first slot on the grid.
-        first: Monotonic time of the extra slot before it; None when there is none.
+        opening: Number of the first slot.
+        first: When that one is due, if before its place on the grid: after a start nobody wants
+            to wait an interval for a first result.
     """
 
     interval: float
@@ -35,31 +34,26 @@ class Grid:
 
     def due(self, slot: int) -> float:
         """Return the monotonic time at which a slot is due."""
-        if slot == EXTRA and self.first is not None:
+        if slot == self.opening and self.first is not None:
             return self.first
         return self.phase + slot * self.interval
 
     def latest(self, now: float) -> int | None:
         """Return the last slot that was due at `now`; None before the first."""
-        slot = self._floor(now)
-        if slot >= self.opening:
-            return slot
-        return EXTRA if self.first is not None and now >= self.first else None
+        if now < self.due(self.opening):
+            return None
+        return max(self.opening, self._floor(now))
 
     def after(self, now: float) -> float:
         """Return when the next slot after `now` is due."""
-        if self.first is not None and now < self.first:
-            return self.first
-        slot = max(self._floor(now), self.opening)
+        slot = max(self.opening, self._floor(now))
         while self.due(slot) <= now:
             slot += 1
         return self.due(slot)
 
-    def between(self, last: int | None, latest: int) -> Sequence[int]:
-        """Return the slots after `last` (None: from the beginning) and before `latest`."""
-        on_grid = range(self.opening if last is None else max(last + 1, self.opening), latest)
-        extra = last is None and self.first is not None and latest > EXTRA
-        return [EXTRA, *on_grid] if extra else on_grid
+    def between(self, last: int | None, latest: int) -> range:
+        """Return the slots after `last` (None: from the first) and before `latest`."""
+        return range(self.opening if last is None else last + 1, latest)
 
     def _floor(self, now: float) -> int:
         return math.floor((now - self.phase) / self.interval)
@@ -72,12 +66,13 @@ def phase(probe: str, interval: float) -> float:
 
 
 def starting(probe: str, interval: float, first: float) -> Grid:
-    """Return the grid of a probe that starts with an extra slot at `first`.
+    """Return the grid of a probe that starts at `first`.
 
-    The grid begins an interval later, so the extra slot never overlaps the next.
+    Its first slot is the next on the grid brought forward to there, so that the second comes one
+    to two intervals later and never overlaps it.
     """
     at = phase(probe, interval)
-    return Grid(interval, at, math.ceil((first + interval - at) / interval), first)
+    return Grid(interval, at, math.ceil((first - at) / interval), first)
 
 
 def resumed(probe: str, interval: float, last: int) -> Grid:
@@ -85,14 +80,12 @@ def resumed(probe: str, interval: float, last: int) -> Grid:
     return Grid(interval, phase(probe, interval), last + 1)
 
 
-def grids(
-    probes: Sequence[tuple[str, float]], now: float, last: Mapping[str, int] | None = None
-) -> list[Grid]:
-    """Return a grid for each (id, interval); first slots are spread, the first one at once.
+def grids(probes: Sequence[tuple[str, float]], now: float, last: Mapping[str, int]) -> list[Grid]:
+    """Return a grid for each (id, interval).
 
-    A probe in `last` goes on after the slot that is named there and has no extra one.
+    Probes in `last` go on after the slot named there. The others start, spread over an interval
+    or 30 s, the first of them at once.
     """
-    last = last or {}
     return [
         resumed(probe, interval, last[probe])
         if probe in last

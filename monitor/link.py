@@ -7,8 +7,8 @@ msgpack body, over one socketpair. Rows go up, plans go down.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -59,12 +59,15 @@ class Plan:
         seed: Part of every prompt's salt.
         site: The place the prober runs.
         concurrency: Most probes in flight at once.
+        last: By probe the last slot that an earlier prober dealt with, to go on after; empty at
+            the monitor's start.
     """
 
     probes: tuple[ProbePlan, ...]
     seed: int = 0
     site: str = "local"
     concurrency: int = 64
+    last: Mapping[str, int] = field(default_factory=dict)
 
 
 class ResultRow(msgspec.Struct, frozen=True, tag="result"):
@@ -74,7 +77,7 @@ class ResultRow(msgspec.Struct, frozen=True, tag="result"):
         seq: Number of the row since the prober's start.
         mono: When the row was made, the machine's monotonic clock.
         slot_at: When the slot was due, wall clock, seconds since the epoch, UTC.
-        slot: Number of the slot on the probe's grid; -1 for the extra first one.
+        slot: Number of the slot on the probe's grid.
     """
 
     seq: int

@@ -65,7 +65,12 @@ class GridTrigger(BaseTrigger):  # type: ignore[misc]
         previous_fire_time: datetime | None,
         now: datetime,
     ) -> datetime:
-        """Return when the next slot is due; a slot due within 2 ms counts as fired."""
+        """Return when the next slot is due; a slot due within 2 ms counts as fired.
+
+        A new or re-timed job is fired at once: what is due is for the runner to know.
+        """
+        if previous_fire_time is None:
+            return now
         mono = clock()
         return now + timedelta(seconds=self._grid.after(mono + _EARLY) - mono)
 
@@ -156,6 +161,14 @@ class Runner:
         self._last: int | None = None
         self._task: asyncio.Task[None] | None = None
 
+    def resume(self) -> None:
+        """Count the slots that passed while no prober ran."""
+        latest = self.grid.latest(clock())
+        if latest is not None:
+            for slot in self.grid.between(None, latest + 1):
+                self._skip(slot, Skip.PROBER_DOWN)
+            self._last = latest
+
     async def fire(self) -> None:
         """Account for every slot that is due: run the latest, skip what was passed over."""
         latest = self.grid.latest(clock() + _EARLY)
@@ -182,13 +195,17 @@ class Runner:
         try:
             result = await self._prober.probe(self._plan, slot)
         except asyncio.CancelledError:
-            result = _aborted(self._plan, started)
+            result = _aborted(self._plan, started, "the monitor was stopped")
+        except Exception as exc:  # the border: a slot must end, whatever is wrong with us
+            log.exception("event=probe_crashed probe=%s", self._plan.id)
+            why = f"a fault of the monitor itself ({type(exc).__name__}), see its log"
+            result = _aborted(self._plan, started, why)
         result = replace(result, schedule_lag_s=max(0.0, begun - due))
         link = self._prober.link
         link.send(ResultRow(link.next_seq(), clock(), self._plan.id, slot_at, result, slot))
 
 
-def _aborted(plan: ProbePlan, started: float) -> ProbeResult:
+def _aborted(plan: ProbePlan, started: float, reason: str) -> ProbeResult:
     return ProbeResult(
         endpoint=plan.endpoint.name,
         workload=plan.workload.name,
@@ -196,7 +213,7 @@ def _aborted(plan: ProbePlan, started: float) -> ProbeResult:
         model=plan.endpoint.model,
         started_at=started,
         outcome=Outcome.ABORTED,
-        reason="the monitor was stopped",
+        reason=reason,
     )
 
 
@@ -222,10 +239,13 @@ class Prober:
         secrets = {secret for probe in plan.probes for secret in probe.endpoint.secrets()}
         log_to_stderr(logging.WARNING, secrets)
         self._scheduler.remove_all_jobs()
-        timed = grids([(p.id, p.interval) for p in plan.probes], clock())
+        timed = grids([(p.id, p.interval) for p in plan.probes], clock(), plan.last)
         for probe, grid in zip(plan.probes, timed, strict=True):
+            runner = Runner(self, probe, grid)
+            if probe.id in plan.last:
+                runner.resume()
             self._scheduler.add_job(
-                Runner(self, probe, grid).fire,
+                runner.fire,
                 GridTrigger(grid),
                 id=probe.id,
                 misfire_grace_time=None,
@@ -248,13 +268,8 @@ class Prober:
         """Start an attempt and keep a reference to it."""
         task = asyncio.create_task(attempt)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._tasks.discard)
         return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (exc := task.exception()) is not None:
-            log.error("event=probe_crashed", exc_info=exc)
 
     async def probe(self, plan: ProbePlan, slot: int) -> ProbeResult:
         """Make one attempt for a slot."""
@@ -270,7 +285,6 @@ class Prober:
     async def serve(self, fd: int) -> None:
         """Serve the parent behind a socket until it leaves or a signal asks to stop."""
         loop = asyncio.get_running_loop()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both: the parent decides
         loop.add_signal_handler(signal.SIGTERM, self._stopping.set)
         await loop.create_unix_connection(lambda: self.link, sock=socket.socket(fileno=fd))
         self._lag.start()

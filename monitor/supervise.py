@@ -3,9 +3,9 @@
 Theory of operation. The child gets one end of a socketpair and a boot id. Its rows arrive in
 order; a missing heartbeat for three seconds means that it hangs, and it is ended by pid and
 replaced. The parent's own stall would look the same, so silence counts only while this loop is on
-time, and only after what lies in the socket has been read. Slots that passed while no prober ran
-are counted as `prober_down`; the grid's numbers go on across restarts, so none is missed or
-counted twice.
+time, and only after what lies in the socket has been read. The grid's numbers go on across
+restarts, so no slot is missed or counted twice: what a dead prober had begun is counted here as
+`prober_down`, and its successor is told the last slot and counts what passed without a prober.
 """
 
 from __future__ import annotations
@@ -13,32 +13,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import secrets
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
-from monitor.grid import Grid, phase
-from monitor.link import (
-    Frames,
-    Heartbeat,
-    Plan,
-    Row,
-    Skip,
-    SkipRow,
-    decode_row,
-    encode,
-)
+from monitor.grid import resumed
+from monitor.link import Frames, Heartbeat, Plan, Row, Skip, SkipRow, decode_row, encode
 
 SILENCE = 3.0
 FIRST_BEAT = 15.0
 STOP = 4.0
 _TICK = 0.5
 _OWN_LAG = 1.0
-_BACKOFF = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
+_HEALTHY = 10.0
+_BACKOFF = (0.0, 0.2, 0.5, 1.0, 2.0)
 
 log = logging.getLogger(__name__)
 
@@ -49,24 +43,63 @@ class Child:
     def __init__(self) -> None:
         self.boot = secrets.token_hex(8)
         self.started = time.monotonic()
-        ours, theirs = socket.socketpair()
-        with theirs:
-            command = [sys.executable, "-m", "monitor.prober"]
-            command += ["--fd", str(theirs.fileno()), "--boot", self.boot]
+        self.socket, theirs = socket.socketpair()
+        # -P: a file `monitor.py` or `queue.py` where we were started is not ours. The child looks
+        # for modules where we do, in place of there.
+        command = [sys.executable, "-P", "-m", "monitor.prober"]
+        command += ["--fd", str(theirs.fileno()), "--boot", self.boot]
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        with theirs, _without_interrupts():
             self.process = subprocess.Popen(  # noqa: S603 - our own module
-                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
+                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=env
             )
-        self.socket = ours
 
     def send(self, plan: Plan) -> None:
-        """Give it its plan; called once, before anything is read from it."""
-        self.socket.sendall(encode(plan))
+        """Give it its plan before anything is read from it; called at most once.
+
+        A child that does not take it is ended, which its supervisor will see and mend.
+        """
+        self.socket.settimeout(FIRST_BEAT)
+        try:
+            self.socket.sendall(encode(plan))
+        except OSError:
+            self.kill()
 
     def kill(self) -> None:
         """End the process at once and reap it."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
+
+
+@contextlib.contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Have a child inherit a blocked SIGINT: Ctrl-C reaches it too, but the parent decides."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _Slots:
+    """Which slots of one probe have ended.
+
+    Attributes:
+        last: The last one that has.
+        open: Those before it that have not.
+    """
+
+    def __init__(self) -> None:
+        self.last: int | None = None
+        self.open: set[int] = set()
+
+    def end(self, slot: int) -> None:
+        if self.last is None:
+            self.last = slot
+        self.open.update(range(self.last + 1, slot))
+        self.open.discard(slot)
+        self.last = max(self.last, slot)
 
 
 class _Downlink(asyncio.Protocol):
@@ -97,7 +130,7 @@ class Supervisor:
         self._on_row = on_row
         self._child = child
         self._seq = 0
-        self._slots: dict[str, int] = {}
+        self._slots = {probe.id: _Slots() for probe in plan.probes}
         self._heard = time.monotonic()
         self._stopping = False
         self.restarts = 0
@@ -111,21 +144,21 @@ class Supervisor:
 
     async def run(self) -> None:
         """Serve probers until `stop`."""
+        plan, quick = None, 0
         while True:
             began = time.monotonic()
-            await self._serve()
+            await self._serve(plan)
             if self._stopping:
                 return
-            self._child.kill()
-            # A prober that served a while was healthy: only quick deaths are slowed down.
-            quick = self.restarts if time.monotonic() - began < 60 else 0
-            self.restarts += 1
-            log.error("event=prober_restarted restarts=%d", self.restarts)
+            self._bury()
+            # One that served a while was healthy: only quick deaths in a row are slowed down.
+            quick = 0 if time.monotonic() - began > _HEALTHY else quick
             await asyncio.sleep(_BACKOFF[min(quick, len(_BACKOFF) - 1)])
+            quick += 1
             if self._stopping:
                 return
             self._child = Child()
-            self._child.send(self._plan)
+            plan = self._plan_to_go_on()
 
     async def stop(self) -> None:
         """Ask the prober to end, wait for its last rows, then make sure that it is gone."""
@@ -138,12 +171,14 @@ class Supervisor:
             await asyncio.sleep(0.05)
         self._child.kill()
 
-    async def _serve(self) -> None:
-        """Read one prober's rows until it is gone or hangs."""
+    async def _serve(self, plan: Plan | None) -> None:
+        """Give one prober a plan, unless it has one; read its rows until it is gone or hangs."""
         loop = asyncio.get_running_loop()
         link = _Downlink(self._take)
         self._seq, self._heard, self.beat = 0, time.monotonic(), None
         transport, _ = await loop.create_unix_connection(lambda: link, sock=self._child.socket)
+        if plan is not None:
+            transport.write(encode(plan))  # never blocks, whatever the child does
         silence = asyncio.create_task(self._watch_silence())
         lost = asyncio.create_task(link.lost.wait())
         await asyncio.wait({silence, lost}, return_when=asyncio.FIRST_COMPLETED)
@@ -170,25 +205,25 @@ class Supervisor:
         self.lost_rows += max(0, row.seq - self._seq - 1)
         self._seq = row.seq
         if isinstance(row, Heartbeat):
-            first, self.beat = self.beat is None, row
-            if first and self.restarts:
-                self._account_for_gap()
-        else:
-            self._slots[row.probe] = max(row.slot, self._slots.get(row.probe, row.slot))
+            self.beat = row
+        elif row.probe in self._slots:
+            self._slots[row.probe].end(row.slot)
         self._on_row(self._child.boot, row)
 
-    def _account_for_gap(self) -> None:
-        """Count the slots that passed while no prober ran."""
-        now, wall = time.monotonic(), time.time()
+    def _bury(self) -> None:
+        """End a lost prober and count the slots that it had begun and can no longer end."""
+        self._child.kill()
+        self.restarts += 1
+        log.error("event=prober_restarted restarts=%d", self.restarts)
+        mono, wall = time.monotonic(), time.time()
         for probe in self._plan.probes:
-            last = self._slots.get(probe.id, -1)
-            if last < 0:
-                continue
-            grid = Grid(probe.interval, phase(probe.id, probe.interval), 0.0)
-            latest = grid.latest(now)
-            for slot in range(last + 1, (latest if latest is not None else -1) + 1):
-                at = wall + (grid.due(slot) - now)
-                row = SkipRow(0, now, probe.id, at, Skip.PROBER_DOWN, slot)
-                self._slots[probe.id] = slot
-                # A slot's number is unique within the machine's boot: it makes the row's id.
-                self._on_row(f"gap-{probe.id}-{slot}-{int(at)}", row)
+            slots, grid = self._slots[probe.id], resumed(probe.id, probe.interval, -1)
+            for slot in sorted(slots.open):
+                at = wall + grid.due(slot) - mono
+                row = SkipRow(slot, mono, probe.id, at, Skip.PROBER_DOWN, slot)
+                self._on_row(f"{self._child.boot}-{probe.id}", row)
+            slots.open.clear()
+
+    def _plan_to_go_on(self) -> Plan:
+        last = {probe: slots.last for probe, slots in self._slots.items()}
+        return replace(self._plan, last={p: s for p, s in last.items() if s is not None})
