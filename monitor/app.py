@@ -8,8 +8,9 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from typing import TypeVar
 
 from aiohttp import web
 
@@ -24,9 +25,14 @@ from monitor.supervise import Child, Supervisor
 from monitor.web import About, build_app
 from probes.result import Outcome
 
+ENDING = (signal.SIGTERM, signal.SIGINT)
+"""The signals that end the monitor in good order."""
+
 _RENDER = 1.0
 _PRUNE = 3600.0
 _SILENT_SLOTS = 3
+
+_T = TypeVar("_T")
 
 log = logging.getLogger(__name__)
 
@@ -152,7 +158,8 @@ class Monitor:
             return
         probe.take(slot_of(row))
         if isinstance(row, ResultRow):
-            probe.heard = time.monotonic()
+            if row.result.outcome is not Outcome.ABORTED:  # so ends a crashed attempt too
+                probe.heard = time.monotonic()
             self._metrics.observe(row)
             self._store.put_result(row, boot=boot, site=self._config.site)
             _log_result(row)
@@ -218,6 +225,16 @@ class Monitor:
             self._exposition = await asyncio.to_thread(self._metrics.render)
             await asyncio.sleep(max(0.05, _RENDER - (time.monotonic() - began)))
 
+    async def prune_forever(self) -> None:
+        """Delete what is past keeping once an hour; what fails is tried again at the next."""
+        days = self._config.retention.results / DAY_S
+        while True:
+            await asyncio.sleep(_PRUNE)
+            try:
+                await self._store.prune(time.time(), days)
+            except StoreError as exc:
+                log.warning("event=prune_failed reason=%r", str(exc))
+
     def _update_gauges(self) -> None:
         wall = time.time()
         for probe in self._probes.values():
@@ -251,7 +268,7 @@ def _rounded(seconds: float | None) -> str:
 async def serve(
     config: Config, address: tuple[str, int], child: Child, ready: Callable[[str], None]
 ) -> None:
-    """Run the monitor until SIGTERM or SIGINT.
+    """Run the monitor until SIGTERM or SIGINT, which from then on are ignored.
 
     Args:
         config: What to run.
@@ -260,29 +277,60 @@ async def serve(
         ready: Called with the base URL once the page answers.
 
     Raises:
-        StartError: The store cannot be opened or the address not bound.
+        StartError: The store cannot be used or the address not bound.
     """
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in ENDING:
         loop.add_signal_handler(number, stopping.set)
     try:
+        async with contextlib.AsyncExitStack() as stack:
+            started = await _unless(stopping, _start(config, address, child, stack))
+            if started is not None:
+                monitor, port = started
+                ready(f"http://{_host(address[0])}:{port}")
+                await _run(monitor, stopping)
+    finally:
+        for number in ENDING:
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)  # a second one must not spoil the end
+
+
+async def _unless(stopping: asyncio.Event, work: Coroutine[None, None, _T]) -> _T | None:
+    """Do work, but give it up for None when told to stop."""
+    task, signalled = asyncio.create_task(work), asyncio.create_task(stopping.wait())
+    await asyncio.wait({task, signalled}, return_when=asyncio.FIRST_COMPLETED)
+    signalled.cancel()
+    if task.done():
+        return task.result()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    return None
+
+
+async def _start(
+    config: Config, address: tuple[str, int], child: Child, stack: contextlib.AsyncExitStack
+) -> tuple[Monitor, int]:
+    """Open what the monitor needs, to be closed by the stack; return it and its port."""
+    try:
         store = await Store.open(config.store_url)
-    except StoreError as exc:
-        raise StartError(str(exc)) from None
-    async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(_close, store)
         monitor = Monitor(config, store, child)
         await monitor.refill()
-        port = await _listen(monitor, address, stack)
-        background = [
-            asyncio.create_task(monitor.supervisor.run()),
-            asyncio.create_task(monitor.render_forever()),
-        ]
-        ready(f"http://{_host(address[0])}:{port}")
-        await _until_stopped(stopping, background)
-        await monitor.supervisor.stop()
-        await _end(background)
+    except StoreError as exc:
+        raise StartError(str(exc)) from None
+    return monitor, await _listen(monitor, address, stack)
+
+
+async def _run(monitor: Monitor, stopping: asyncio.Event) -> None:
+    background = [
+        asyncio.create_task(monitor.supervisor.run()),
+        asyncio.create_task(monitor.render_forever()),
+        asyncio.create_task(monitor.prune_forever()),
+    ]
+    await _until_stopped(stopping, background)
+    await monitor.supervisor.stop()
+    await _end(background)
 
 
 async def _close(store: Store) -> None:
@@ -302,8 +350,9 @@ async def _until_stopped(stopping: asyncio.Event, background: list[asyncio.Task[
 
 
 async def _end(background: list[asyncio.Task[None]]) -> None:
-    supervising, rendering = background
-    rendering.cancel()
+    supervising, *others = background
+    for task in others:
+        task.cancel()
     # The last rows are read by the supervisor's task until the prober's end of file.
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(supervising, 2.0)
@@ -322,7 +371,7 @@ async def _listen(
     try:
         await site.start()
     except OSError as exc:
-        # asyncio words the address into it; a name that does not resolve has no errno of the system
+        # asyncio words the address into it; a name that does not resolve has no system errno
         why = os.strerror(exc.errno) if exc.errno and exc.errno > 0 else str(exc)
         raise StartError(
             f"listen {host}:{port}: {why.lower()}, expected a free port (--listen HOST:PORT)"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, NoReturn, TextIO, TypeVar
 
 import typer
 
@@ -202,6 +203,7 @@ def run(
     """Run the monitor until SIGTERM or Ctrl-C."""
     from monitor.supervise import Child
 
+    _end_on_signals()
     # The prober starts first and loads while this process reads its configuration.
     child = Child()
     try:
@@ -234,7 +236,25 @@ def _serve(config: Config, address: tuple[str, int], child: Child) -> None:
 
 
 def _ready(base: str) -> None:
-    print(f"READY page={base}/ metrics={base}/metrics", flush=True)
+    try:
+        print(f"READY page={base}/ metrics={base}/metrics", flush=True)
+    except OSError:  # whoever started us does not listen any more
+        _mute(sys.stdout)
+
+
+def _end_on_signals() -> None:
+    """End at once, in good order and with code 0, until the event loop takes the signals."""
+
+    def leave(_number: int, _frame: object) -> NoReturn:
+        raise SystemExit(OK)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, leave)
+
+
+def _mute(stream: TextIO) -> None:
+    """Let a stream go nowhere: Python would complain at its end of what nobody reads."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 @app.command(epilog="Example: endpoint-monitor demo")
@@ -246,6 +266,7 @@ def demo(
     """Start endpoints on this machine and the monitor on them. Nothing leaves loopback."""
     from monitor.demo import demo_directory
 
+    _end_on_signals()
     with demo_directory() as path:
         run(path, listen)
 
@@ -293,7 +314,7 @@ def main() -> None:
         app()
     except BrokenPipeError:
         # The reader of our output left, as in `... | head`: not our fault and no traceback.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _mute(sys.stdout)
         raise SystemExit(SOME_FAILED) from None
 
 
