@@ -19,7 +19,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlencode
 
 import aiohttp
@@ -31,6 +31,7 @@ from probes.lag import LoopLag
 from probes.meter import End, Meter
 from probes.result import Outcome, ProbeResult
 from probes.transport import (
+    Arrivals,
     ConnectionLost,
     StampedResponse,
     Timeline,
@@ -46,6 +47,7 @@ _GRACE = 0.020
 _DRAIN = 1.0
 _DRAIN_BYTES = 64 << 10
 _STALE = 1.0
+_STEP = 32 << 10
 # Shorter than the idle limits of cloud load balancers (240 s and more), some of which drop the
 # connection without a word.
 _KEEP_ALIVE = 180.0
@@ -261,8 +263,9 @@ async def _exchange(
         if watch is not None:
             watch.close()
         pooled = workload.connection is Connection.REUSE and exchange.outcome is None
-        if not (pooled and meter.over):
-            timeline.abort()
+        if timeline.arrivals is not None and not (pooled and meter.over):
+            # A mere close would first write what the peer does not read.
+            timeline.arrivals.transport.abort()
     return exchange
 
 
@@ -273,7 +276,8 @@ def _stale(exchange: Exchange) -> bool:
     dies later than that died while it worked on the request.
     """
     timeline = exchange.timeline
-    lost = exchange.outcome is Outcome.CONNECTION_LOST and not timeline.early_reads
+    unheard = timeline.arrivals is None or timeline.arrivals.heard is None
+    lost = exchange.outcome is Outcome.CONNECTION_LOST and unheard
     return lost and timeline.reused and clock() - (timeline.sent or clock()) < _STALE
 
 
@@ -296,37 +300,38 @@ async def _converse(
             response.headers.get("content-type", ""),
             response.headers.get("content-encoding", ""),
         )
-        await _read(exchange, response)
-        if exchange.workload.connection is Connection.REUSE and not response.content.at_eof():
-            await _drain(response)
+        arrivals = cast("Arrivals", exchange.timeline.arrivals)  # there is a response
+        await _read(exchange, arrivals)
+        if exchange.workload.connection is Connection.REUSE and not arrivals.over:
+            await _drain(arrivals)
 
 
-async def _read(exchange: Exchange, response: aiohttp.ClientResponse) -> None:
-    """Feed the body to the meter, cut at the reads that brought it."""
-    content, meter, timeline = response.content, exchange.meter, exchange.timeline
-    position = mark = 0
+async def _read(exchange: Exchange, arrivals: Arrivals) -> None:
+    """Feed the body to the meter, read by read."""
+    meter, timeline = exchange.meter, exchange.timeline
     try:
         while not meter.over:
-            data = await content.readany()
-            if not data:
+            reads = await arrivals.reads()
+            if not reads:
                 break
-            now = clock()
-            start, position = position, position + len(data)
-            offsets = timeline.offsets
-            cut = start
-            while cut < position:
-                while mark < len(offsets) and offsets[mark] <= cut:
-                    mark += 1
-                end = min(position, offsets[mark]) if mark < len(offsets) else position
-                at = timeline.stamps[mark] if mark < len(offsets) else now
-                exchange.late = max(exchange.late, now - at)
-                meter.feed(at, data[cut - start : end - start])
-                cut = end
+            exchange.late = max(exchange.late, clock() - reads[0][0])
+            for at, data in reads:
+                await _feed(meter, at, data)
         meter.close(clock(), End.EOF)
     except aiohttp.ClientPayloadError as exc:
         meter.close(timeline.broken or clock(), End.GARBLED if _garbled(exc) else End.BROKEN)
     except (aiohttp.ClientConnectionError, ConnectionError):
         meter.close(timeline.broken or clock(), End.BROKEN)
+
+
+async def _feed(meter: Meter, at: float, data: bytes) -> None:
+    """Feed one read, much of it in steps: other streams must not wait while one is parsed."""
+    if len(data) <= _STEP:
+        meter.feed(at, data)
+    else:
+        for start in range(0, len(data), _STEP):
+            meter.feed(at, data[start : start + _STEP])
+            await asyncio.sleep(0)
 
 
 def _garbled(exc: BaseException) -> bool:
@@ -335,13 +340,13 @@ def _garbled(exc: BaseException) -> bool:
     return "not completed" not in text and "Not enough data" not in text
 
 
-async def _drain(response: aiohttp.ClientResponse) -> None:
+async def _drain(arrivals: Arrivals) -> None:
     """Read the little rest of a finished answer, or aiohttp will not pool its connection."""
     left = _DRAIN_BYTES
     with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError):
         async with asyncio.timeout(_DRAIN):
-            while left > 0 and (data := await response.content.readany()):
-                left -= len(data)
+            while left > 0 and (reads := await arrivals.reads()):
+                left -= sum(len(data) for _, data in reads)
 
 
 def _url(endpoint: Endpoint, path: str) -> str:

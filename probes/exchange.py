@@ -15,7 +15,7 @@ from probes.result import Outcome, Phases, ProbeResult
 from probes.said import digest
 from probes.tokens import Usage
 from probes.transport import Timeline
-from probes.workload import Workload
+from probes.workload import Limits, Workload
 
 UPLOAD_BYTES = 14_000
 TAINT_LAG = 0.010
@@ -157,7 +157,7 @@ def result_of(exchange: Exchange, loop_lag: float, *, keep_content: bool) -> Pro
         connection="reuse" if exchange.timeline.reused else "fresh",
         cache=workload.cache.value,
         upload=len(exchange.request.body or b"") > UPLOAD_BYTES and not exchange.timeline.reused,
-        tainted=loop_lag > max(TAINT_LAG, TAINT_SHARE * (ttft or 0.0)),
+        tainted=tainted(outcome, loop_lag, ttft, since(sent, meter.ended_at), workload.limits),
         cost=_cost(endpoint, usage, counted.output),
         text_sha256=digest(text),
         text_chars=len(text),
@@ -165,6 +165,27 @@ def result_of(exchange: Exchange, loop_lag: float, *, keep_content: bool) -> Pro
         body_bytes=meter.body_bytes,
         content=meter.said.content() if keep_content else None,
     )
+
+
+def tainted(
+    outcome: Outcome, lag: float, ttft: float | None, e2e: float | None, limits: Limits
+) -> bool:
+    """Whether our own delay `lag`, in seconds, may have bent what a result says.
+
+    An answer's times are bent by more than 10 ms and 5 % of TTFT, or of the whole where nothing
+    was streamed. A limit is in doubt when 5 % of it went by unwatched. What else an endpoint did
+    wrong is as true late as in time, and must not vanish from its availability on a busy machine.
+    """
+    if outcome is Outcome.OK:
+        return lag > max(TAINT_LAG, TAINT_SHARE * ((e2e if ttft is None else ttft) or 0.0))
+    limit = {
+        Outcome.DNS: limits.connect,
+        Outcome.TIMEOUT_CONNECT: limits.connect,
+        Outcome.TIMEOUT_TTFT: limits.ttft,
+        Outcome.TIMEOUT_STALL: limits.stall,
+        Outcome.TIMEOUT_TOTAL: limits.total,
+    }.get(outcome)
+    return limit is not None and lag > max(TAINT_LAG, TAINT_SHARE * limit)
 
 
 def _cost(endpoint: Endpoint, usage: Usage, output: int | None) -> float | None:

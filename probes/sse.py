@@ -11,11 +11,11 @@ and the LF left over is itself a blank line without an event. Specification: WHA
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 # Atomic, or CRLF would backtrack into CR + LF and count as two line ends.
-_BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
-_ONE_LINE = re.compile(rb"data: [^\r\n]*\n\n")
+_BLANK_LINES = re.compile(rb"(?>\r\n|\n|\r){2,}+")
 _BOM = b"\xef\xbb\xbf"
 _LONGEST_BLANK = 4
 
@@ -24,8 +24,7 @@ class EventTooLarge(Exception):  # noqa: N818 - the peer's fault, named as a fac
     """One event exceeds the cap; the peer's fault."""
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(msgspec.Struct, frozen=True, gc=False):
     """One event: its type (empty if none was given) and its data lines joined by LF."""
 
     name: str
@@ -56,16 +55,18 @@ class Parser:
         """
         buffer = self._buffer
         # Nearly every read of a token stream is one whole event of one line.
-        if not buffer and data.endswith(b"\n\n") and _ONE_LINE.fullmatch(data):
-            self._check(len(data))
-            self._first = False
-            return [Event("", data[6:-2])]
+        if not buffer and data[:6] == b"data: " and data[-2:] == b"\n\n":
+            end = len(data) - 2
+            if data.find(b"\n") == end and b"\r" not in data:
+                self._check(end)
+                self._first = False
+                return [Event("", data[6:end])]
         buffer += data
         if self._first:
             self._drop_mark()
         events: list[Event] = []
         start = 0
-        while match := _BLANK_LINE.search(buffer, max(self._searched, start)):
+        while match := _BLANK_LINES.search(buffer, max(self._searched, start)):
             self._check(match.start() - start)
             event = self._event(bytes(buffer[start : match.start()]))
             if event is not None:

@@ -3,10 +3,11 @@
 The only module that touches aiohttp's transports. Theory of operation:
 
 - `StampedResponse.start` runs when the connection is ready and before the response is read. It
-  slips `Arrivals` between transport and aiohttp's protocol (`transport.set_protocol`): each read
-  is stamped, then forwarded, so a stamp is taken before any parsing.
-- Bytes of the body are mapped back to their read by offset: after each read, the stream's count of
-  raw bytes says how far the body had come. Nothing is decompressed by aiohttp.
+  slips `Arrivals` between transport and aiohttp's protocol (`transport.set_protocol`). Each read
+  is stamped, then forwarded, and what it brought of the body is taken out of aiohttp's stream at
+  once (`read_nowait`): bytes and stamp never part. Nothing is decompressed by aiohttp.
+- The reading task runs in the loop's next round, so whatever became readable in this one is
+  stamped before anything is parsed.
 - t0 is the moment the request's last byte was handed to the kernel: the beginning of the last
   write, if it left the transport's buffer empty (its end may be late by whatever the scheduler ran
   in between, often the peer itself), else when the transport drained (`resume_writing`). Under TLS
@@ -43,10 +44,7 @@ class Timeline:
         drained: When the write buffer last ran empty after it had not; 0 means never.
         reused: Whether a pooled connection was taken.
         broken: When the connection ended.
-        early_reads: Arrival stamps of reads before the body's stream was known.
-        offsets: Bytes of the body that had come by the end of each read.
-        stamps: Arrival of each read, beside `offsets`.
-        transport: The connection's; None before it is ready.
+        arrivals: What stamps the connection's reads; None before it is ready.
     """
 
     has_body: bool = True
@@ -63,15 +61,7 @@ class Timeline:
     head: float | None = None
     reused: bool = False
     broken: float | None = None
-    early_reads: list[float] = field(default_factory=list)
-    offsets: list[int] = field(default_factory=list)
-    stamps: list[float] = field(default_factory=list)
-    transport: asyncio.Transport | None = None
-
-    def abort(self) -> None:
-        """Drop the connection now; `close` would first write what the peer does not read."""
-        if self.transport is not None:
-            self.transport.abort()
+    arrivals: Arrivals | None = None
 
 
 _timeline: ContextVar[Timeline] = ContextVar("timeline")
@@ -146,32 +136,43 @@ class StampedBody(aiohttp.Payload):
 
 def note_sent(timeline: Timeline) -> None:
     """Take t0 now if the kernel has all bytes; else `Arrivals.resume_writing` will."""
-    transport = timeline.transport
-    if timeline.sent is not None or timeline.handed is None or transport is None:
+    arrivals = timeline.arrivals
+    if timeline.sent is not None or timeline.handed is None or arrivals is None:
         return
-    if transport.get_write_buffer_size() == 0:
+    if arrivals.transport.get_write_buffer_size() == 0:
         timeline.sent = max(timeline.handed, timeline.drained)
 
 
 class Arrivals(asyncio.Protocol):
-    """Stamps reads and the end of writing, and forwards everything to aiohttp's protocol."""
+    """Stamps reads and the end of writing, and forwards everything to aiohttp's protocol.
 
-    def __init__(self, inner: asyncio.Protocol, timeline: Timeline) -> None:
+    Attributes:
+        inner: aiohttp's protocol.
+        heard: Arrival of the last read before the body; None before one.
+        over: Whether the body has ended, well or not.
+    """
+
+    def __init__(self, transport: asyncio.Transport, timeline: Timeline) -> None:
+        inner = transport.get_protocol()
         # A pooled connection still has the protocol of its last exchange: do not stack them.
-        self.inner: asyncio.Protocol = inner.inner if isinstance(inner, Arrivals) else inner
+        inner = inner.inner if isinstance(inner, Arrivals) else inner
+        self.inner: asyncio.Protocol = cast("asyncio.Protocol", inner)
+        self.transport = transport
+        self.heard: float | None = None
+        self.over = False
         self._timeline = timeline
-        self.content: aiohttp.StreamReader | None = None
+        self._content: aiohttp.StreamReader | None = None
+        self._reads: list[tuple[float, bytes]] = []
+        self._waiter: asyncio.Future[None] | None = None
 
     def data_received(self, data: bytes) -> None:
         """Stamp, then forward."""
         at = clock()
         self.inner.data_received(data)
-        timeline, content = self._timeline, self.content
-        if content is None:
-            timeline.early_reads.append(at)
-        elif not timeline.offsets or content.total_raw_bytes > timeline.offsets[-1]:
-            timeline.offsets.append(content.total_raw_bytes)
-            timeline.stamps.append(at)
+        if self._content is None:
+            self.heard = at
+        else:
+            self._take(at, self._content)
 
     def pause_writing(self) -> None:
         """Forward."""
@@ -189,20 +190,42 @@ class Arrivals(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stamp, then forward."""
-        self._timeline.broken = clock()
+        at = self._timeline.broken = clock()
         self.inner.connection_lost(exc)
+        if self._content is not None:
+            self._take(at, self._content)
+            self.over = True
 
     def bind(self, content: aiohttp.StreamReader) -> None:
-        """Take the body's stream. Reads before it have no offsets of their own.
+        """Take the body's stream and what came with the head.
 
-        Nearly always that is one read, head and first bytes together. Should more have come while
-        the loop was late, the body's bytes get the last one's stamp: late, never early.
+        Nearly always that is one read. Should more have come while the loop was late, all bytes
+        get the last one's stamp: late, never early.
         """
-        timeline = self._timeline
-        self.content = content
-        if timeline.early_reads and content.total_raw_bytes:
-            timeline.offsets.append(content.total_raw_bytes)
-            timeline.stamps.append(timeline.early_reads[-1])
+        self._content = content
+        self._take(clock() if self.heard is None else self.heard, content)
+
+    def _take(self, at: float, content: aiohttp.StreamReader) -> None:
+        """Take what a read brought of the body."""
+        if content.exception() is None and (data := content.read_nowait()):
+            self._reads.append((at, data))
+        self.over = self.over or content.is_eof() or content.exception() is not None
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def reads(self) -> list[tuple[float, bytes]]:
+        """Wait for reads, and return them with their stamps; none when the body is over.
+
+        Raises:
+            aiohttp.ClientError, ConnectionError: The body did not end well.
+        """
+        if not self._reads and not self.over:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        reads, self._reads = self._reads, []
+        if not reads and self._content is not None and (exc := self._content.exception()):
+            raise exc
+        return reads
 
 
 class ConnectionLost(aiohttp.ClientConnectionError):
@@ -218,11 +241,11 @@ class StampedResponse(aiohttp.ClientResponse):
     async def start(self, connection: Connection) -> aiohttp.ClientResponse:
         """Put the stamping protocol in place, then read the head."""
         timeline = _timeline.get()
-        transport = timeline.transport = connection.transport
+        transport = connection.transport
         if transport is None:
             raise ConnectionLost("closed before the request")
         timeline.ready = clock()
-        arrivals = Arrivals(cast("asyncio.Protocol", transport.get_protocol()), timeline)
+        arrivals = timeline.arrivals = Arrivals(transport, timeline)
         transport.set_protocol(arrivals)
         # With 0 the TLS layers of asyncio and uvloop pause although their buffer is empty.
         secure = transport.get_extra_info("sslcontext") is not None
@@ -234,7 +257,7 @@ class StampedResponse(aiohttp.ClientResponse):
             response = await super().start(connection)
         except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as exc:
             raise ConnectionLost(str(exc) or type(exc).__name__) from exc
-        timeline.head = timeline.early_reads[-1] if timeline.early_reads else clock()
+        timeline.head = arrivals.heard
         arrivals.bind(response.content)
         return response
 
