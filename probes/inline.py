@@ -15,7 +15,7 @@ from probes.endpoint import Inline
 
 _TAGS = {
     Inline.THINK: ("<think>", "</think>"),
-    Inline.REASONING: ("<reasoning>", "</reasoning>"),
+    Inline.REASONING: ("<reasoning>", "</reasoning>", "[reasoning]", "[/reasoning]"),
     Inline.HARMONY: (
         "<|start|>",
         "<|channel|>",
@@ -94,7 +94,7 @@ class InlineSplitter:
         self._trim = True
         if self._style is Inline.HARMONY:
             self._switch_harmony(tag)
-        elif tag.startswith("</"):
+        elif tag[1] == "/":
             if not self._opened:
                 self.reclassified = True
                 said[_REASONING] += said[_ANSWER]

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from probes.endpoint import Endpoint
 from probes.meter import Meter
 from probes.result import Outcome
-from probes.wire import NotJson, PeerError, is_failure, is_filtered, load_json
+from probes.wire import NotJson, PeerError, is_filtered, load_json
 from probes.workload import Check, Workload
 
 _STATUS = {
@@ -32,11 +32,11 @@ def judge(meter: Meter, endpoint: Endpoint, workload: Workload) -> tuple[Outcome
     if meter.protocol:
         return Outcome.PROTOCOL_ERROR, meter.protocol
     error = reported(meter)
-    if meter.filtered or is_filtered(meter.finish) or (error and is_filtered(error.code)):
-        return Outcome.CONTENT_FILTER, "the endpoint's filter stopped the answer"
-    if error is not None:
+    if error is not None and not error.by_filter():
         said = error.message or error.code or "no message"
         return Outcome.STREAM_ERROR, f"error inside a 200 answer: {said}"
+    if error is not None or meter.filtered or is_filtered(meter.finish):
+        return Outcome.CONTENT_FILTER, "the endpoint's filter stopped the answer"
     if not meter.marked_end and not (meter.finish and meter.rules.done_marker):
         return Outcome.TRUNCATED, "the answer ended without a finish reason or end marker"
     return _judge_answer(meter, endpoint, workload)
@@ -44,8 +44,8 @@ def judge(meter: Meter, endpoint: Endpoint, workload: Workload) -> tuple[Outcome
 
 def reported(meter: Meter) -> PeerError | None:
     """Return the error that the peer reported, be it only by a finish reason."""
-    if meter.error is None and is_failure(meter.finish):
-        return PeerError(meter.finish, f"finish_reason {meter.finish}")
+    if meter.error is None and meter.failed is not None:
+        return PeerError(meter.failed, f"finish_reason {meter.failed}")
     return meter.error
 
 
@@ -63,14 +63,14 @@ def _judge_answer(
 
 def _judge_status(status: int, error: PeerError) -> tuple[Outcome, str]:
     said = error.message or error.code
-    return status_outcome(status, error.code), f"HTTP {status}" + (f": {said}" if said else "")
+    return status_outcome(status, error), f"HTTP {status}" + (f": {said}" if said else "")
 
 
-def status_outcome(status: int, code: str | None) -> Outcome:
-    """Map an HTTP status and the error code in its body to an outcome."""
-    if is_filtered(code):
+def status_outcome(status: int, error: PeerError) -> Outcome:
+    """Map an HTTP status and the error in its body to an outcome."""
+    if error.by_filter():
         return Outcome.CONTENT_FILTER
-    if code == "insufficient_quota":
+    if error.code == "insufficient_quota":
         return Outcome.HTTP_QUOTA
     return _STATUS.get(status) or _CLASS.get(status // 100, Outcome.PROTOCOL_ERROR)
 

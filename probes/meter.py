@@ -75,20 +75,24 @@ class Mode(StrEnum):
     FOREIGN = "foreign"
 
 
-_FIELDS = (b"data", b"event", b"id", b"retry", b":")
+_BLANK = b"\xef\xbb\xbf \t\r\n"
+_FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 
 
-def _sniff(head: bytes, content_type: str) -> Mode:
-    """Tell the body by its first bytes; content types are wrong too often to decide alone."""
-    head = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+def _sniff(head: bytes, content_type: str, *, whole: bool) -> Mode:
+    """Tell the body by its first bytes; content types are wrong too often to decide alone.
+
+    Unless `head` is the whole body, what may yet become a stream's first field stays unknown: how
+    a body is cut into reads must not decide what it is.
+    """
     if not head:
         return Mode.UNKNOWN
     if head[:1] in (b"{", b"["):
         return Mode.DOCUMENT
-    if any(head.startswith(f) or f.startswith(head) for f in _FIELDS):
+    if head.startswith(_FIELDS) or ("event-stream" in content_type and head[:1] != b"<"):
         return Mode.STREAM
-    if "event-stream" in content_type and head[:1] != b"<":
-        return Mode.STREAM
+    if not whole and any(field.startswith(head) for field in _FIELDS):
+        return Mode.UNKNOWN
     return Mode.DOCUMENT if "json" in content_type else Mode.FOREIGN
 
 
@@ -107,6 +111,7 @@ class Meter:
         done_marker: Whether the end marker was `[DONE]`.
         protocol: Why the body breaks the protocol; None while it does not.
         error: Error reported by the peer, in an error body or inside a 200.
+        failed: Finish reason, native or not, by which the server gave up.
         invalid: Why the answer fails its kind's own check.
         filtered: Whether a guardrail stopped the answer.
     """
@@ -118,6 +123,7 @@ class Meter:
         self._limits = workload.limits
         self._reader = reader
         self._parser = Parser(workload.limits.event_bytes)
+        self._encoding = ""
         self._inflate: Any = None
         self._body = bytearray()
         self._type = ""
@@ -133,6 +139,7 @@ class Meter:
         self.error: PeerError | None = None
         self.invalid: str | None = None
         self.finish: str | None = None
+        self.failed: str | None = None
         self.usage: Usage | None = None
         self.model: str | None = None
         self.fingerprint: str | None = None
@@ -145,11 +152,7 @@ class Meter:
         self._type = content_type.lower()
         if not 200 <= status < 300:
             self.mode = Mode.ERROR
-        encoding = encoding.strip().lower()
-        if encoding in ("gzip", "x-gzip", "deflate"):
-            self._inflate = zlib.decompressobj(wbits=47)  # gzip or zlib, told by the header
-        elif encoding not in ("", "identity"):
-            self._breach(None, f"content encoding {encoding[:40]!r} was not asked for")
+        self._encoding = encoding.strip().lower().removeprefix("identity")
 
     def feed(self, at: float, data: bytes) -> None:
         """Take one read of the body and its arrival stamp."""
@@ -161,8 +164,8 @@ class Meter:
         if self.body_bytes > self._limits.body_bytes:
             self._breach(at, f"body longer than {self._limits.body_bytes} bytes")
             return
-        if self._inflate is not None:
-            data = self._inflated(at, data)
+        if self._encoding:
+            data = self._decoded(at, data)
         if self.mode is Mode.STREAM:
             self._feed_stream(at, data)
         elif not self.over:
@@ -173,6 +176,8 @@ class Meter:
         if self.over:
             return
         self.ended_at = at
+        if self.mode is Mode.UNKNOWN:
+            self._decide(at, whole=True)
         if self.mode is Mode.ERROR:
             self._read_error()
         elif end is End.GARBLED:
@@ -194,8 +199,17 @@ class Meter:
 
     # -- bytes -----------------------------------------------------------------------------
 
-    def _inflated(self, at: float, data: bytes) -> bytes:
+    def _decoded(self, at: float, data: bytes) -> bytes:
+        """Undo a content encoding, though none was asked for."""
         limit = self._limits.body_bytes
+        if self._encoding not in ("gzip", "x-gzip", "deflate"):
+            if self.mode is not Mode.ERROR:  # the status then says enough
+                self._breach(at, f"content encoding {self._encoding[:40]!r} was not asked for")
+            return b""
+        if self._inflate is None:
+            # Many send "deflate" bare, without the zlib header whose first byte says method 8.
+            bare = self._encoding == "deflate" and data[0] & 0x0F != 8
+            self._inflate = zlib.decompressobj(wbits=-15 if bare else 47)
         try:
             data = bytes(self._inflate.decompress(data, limit + 1))
         except zlib.error as exc:
@@ -208,6 +222,9 @@ class Meter:
     def _collect(self, at: float, data: bytes) -> None:
         """Keep bytes until the mode is known, or for a document's end."""
         self._body += data
+        if self.mode is Mode.UNKNOWN and not self.rules.text_body:
+            # Blank lines keep a connection alive before an answer (DeepSeek).
+            self._body = self._body.lstrip(b" \t\r\n")
         if len(self._body) > self._limits.body_bytes:
             self._breach(at, f"body longer than {self._limits.body_bytes} bytes")
         if self.mode is Mode.UNKNOWN:
@@ -215,8 +232,9 @@ class Meter:
         if self.mode in (Mode.ERROR, Mode.FOREIGN):
             del self._body[_ERROR_BODY:]
 
-    def _decide(self, at: float) -> None:
-        self.mode = _sniff(bytes(self._body[:_HEAD]), self._type)
+    def _decide(self, at: float, *, whole: bool = False) -> None:
+        head = bytes(self._body if whole else self._body[:_HEAD]).lstrip(_BLANK)
+        self.mode = _sniff(head, self._type, whole=whole)
         if self.mode is Mode.FOREIGN and self.rules.text_body and "html" not in self._type:
             self.mode = Mode.DOCUMENT
         if self.mode is Mode.STREAM:
@@ -324,6 +342,7 @@ class Meter:
         self.fingerprint = piece.fingerprint or self.fingerprint
         self.request_id = piece.request_id or self.request_id
         self.error = piece.error or self.error
+        self.failed = piece.failed or self.failed
         self.filtered = self.filtered or piece.filtered
         self.invalid = piece.invalid or self.invalid
         if piece.metrics:

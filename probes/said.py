@@ -19,22 +19,25 @@ class Said:
     def __init__(self, endpoint: Endpoint) -> None:
         style = endpoint.inline_reasoning
         self._inline = InlineSplitter(style) if style else None
-        self._before: dict[str, str] | None = {} if endpoint.cumulative_content else None
+        self._so_far: dict[str, str] | None = {} if endpoint.cumulative_content else None
         self._texts: dict[str, list[str]] = {part: [] for part in _PARTS}
         self._tools: dict[str, list[str]] = {}
         self._facts: dict[str, Any] = {}
         self._settled = 0
 
     def cut_repeated(self, piece: Piece) -> None:
-        """Where deltas repeat everything so far, leave only what is new in the piece."""
-        if self._before is None:
+        """Where deltas repeat everything so far, leave only what is new in the piece.
+
+        Some servers repeat it now and then only: what does not begin with all of it is new.
+        """
+        if self._so_far is None:
             return
         for part in _PARTS:
-            said = getattr(piece, part)
-            if said:
-                before = self._before.get(part, "")
-                setattr(piece, part, said[len(before) :] if said.startswith(before) else said)
-                self._before[part] = said
+            so_far, said = self._so_far.get(part, ""), getattr(piece, part)
+            if so_far and said.startswith(so_far):
+                said = said[len(so_far) :]
+                setattr(piece, part, said)
+            self._so_far[part] = so_far + said
 
     def add(self, piece: Piece) -> bool:
         """Take a piece; return whether it holds any of the answer, not only reasoning."""

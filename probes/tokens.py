@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,11 +25,22 @@ class Usage:
 
 def _count(value: object) -> int | None:
     """Return a plausible count, or None: servers send null, floats, strings and negatives."""
-    if isinstance(value, str) and value.isascii() and value.isdigit():
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 16:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return int(value) if 0 <= value < 1 << 53 else None
+
+
+def to_number(value: object) -> float | None:
+    """Return a number of the peer's as a finite float; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:  # an integer of more than 308 digits
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _first(usage: Mapping[str, Any], *names: str) -> int | None:
@@ -67,13 +79,12 @@ def read_usage(usage: object) -> Usage | None:
         return None
     if prompt is None and output is None:
         prompt = total  # rerankers report a total only
-    cost = usage.get("cost")
     return Usage(
         prompt=prompt,
         cached=cached,
         output=output,
         reasoning=reasoning,
-        cost=float(cost) if isinstance(cost, int | float) and not isinstance(cost, bool) else None,
+        cost=to_number(usage.get("cost")),
     )
 
 

@@ -21,10 +21,19 @@ class NotJson(Exception):  # noqa: N818 - the peer's fault, named as a fact
 
 
 class PeerError(msgspec.Struct, frozen=True):
-    """An error as the peer words it; both parts None when it gives none."""
+    """An error as the peer words it; code and message None when it gives none.
+
+    Attributes:
+        cause: Code of the inner error (Azure); None where there is none.
+    """
 
     code: str | None
     message: str | None
+    cause: str | None = None
+
+    def by_filter(self) -> bool:
+        """Whether the error is that a filter stepped in."""
+        return is_filtered(self.code) or is_filtered(self.cause)
 
 
 class ToolDelta(msgspec.Struct, frozen=True):
@@ -49,6 +58,7 @@ class Piece(msgspec.Struct):
         end: Whether this is an end marker.
         done_marker: Whether the end marker is `[DONE]`.
         error: The peer reported an error inside its answer.
+        failed: Finish reason, native or not, that says the server gave up.
         filtered: A guardrail stopped the answer.
         metrics: Server-side times, seconds by name.
         content: Facts for `result.Content` by field name (vectors, ranking, audio_s ...).
@@ -68,6 +78,7 @@ class Piece(msgspec.Struct):
     end: bool = False
     done_marker: bool = False
     error: PeerError | None = None
+    failed: str | None = None
     filtered: bool = False
     model: str | None = None
     fingerprint: str | None = None
@@ -96,20 +107,37 @@ DONE = Piece(end=True, done_marker=True)
 _PINGS = frozenset({"ping", "heartbeat", "keepalive", "keep-alive"})
 
 
+_UNDECODED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
 def load_json(data: bytes) -> Any:
-    """Decode JSON as the peer meant it; NaN and Infinity are read, as many encoders write them.
+    """Decode JSON as the peer meant it.
+
+    NaN and Infinity are read, as many encoders write them; bytes that are not UTF-8 are replaced,
+    as the event-stream standard says.
 
     Raises:
         NotJson: It is not JSON.
     """
     try:
         return msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _UNDECODED:
         pass
     try:
-        return json.loads(data)
+        return _paired(json.loads(data.decode("utf-8-sig", "replace")))
     except (ValueError, RecursionError) as exc:
         raise NotJson(str(exc)[:200]) from None
+
+
+def _paired(value: Any) -> Any:
+    """Replace the halves of surrogate pairs in every text: no encoder of ours takes them."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [_paired(item) for item in value]
+    if isinstance(value, dict):
+        return {_paired(key): _paired(item) for key, item in value.items()}
+    return value
 
 
 def marker(event: Event) -> Piece | None:
@@ -136,7 +164,12 @@ def _named_error(data: bytes) -> PeerError:
         document = load_json(data)
     except NotJson:
         return PeerError(None, data.decode("utf-8", "replace")[:2000])
-    return read_error(document) or PeerError(None, _text(document) or None)
+    # The event's name says that it is an error, so its data may be the error object itself.
+    return (
+        read_error(document)
+        or read_error({"error": document})
+        or PeerError(None, _text(document) or None)
+    )
 
 
 def read_error(document: Any) -> PeerError | None:
@@ -157,10 +190,11 @@ def read_error(document: Any) -> PeerError | None:
 
 
 def _label(value: Any) -> str | None:
-    """Return a code as text; None for what is no code."""
+    """Return a code as text; None for what is no code, and for 0, which means no error."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return None
-    return str(value)[:200] or None
+    text = str(value)[:200]
+    return None if text in ("", "0") else text
 
 
 def _text(value: Any) -> str:
@@ -172,7 +206,9 @@ def _text(value: Any) -> str:
 def _coded(source: Mapping[str, Any], *extra: Any) -> PeerError:
     candidates = (source.get("code"), source.get("type"), source.get("status"), *extra)
     code = next((label for value in candidates if (label := _label(value))), None)
-    return PeerError(code, _text(source.get("message")) or None)
+    inner = source.get("innererror")
+    cause = _label(inner.get("code")) if isinstance(inner, Mapping) else None
+    return PeerError(code, _text(source.get("message")) or None, cause)
 
 
 def _error_field(document: Mapping[str, Any]) -> PeerError | None:
@@ -206,9 +242,9 @@ def _error_object(document: Mapping[str, Any]) -> PeerError | None:
 
 def _base_resp(document: Mapping[str, Any]) -> PeerError | None:
     base = document.get("base_resp")
-    if not isinstance(base, Mapping) or not base.get("status_code"):
+    if not isinstance(base, Mapping) or (code := _label(base.get("status_code"))) is None:
         return None
-    return PeerError(_label(base["status_code"]), _text(base.get("status_msg")) or None)
+    return PeerError(code, _text(base.get("status_msg")) or None)
 
 
 def _detail(document: Mapping[str, Any]) -> PeerError | None:
@@ -267,12 +303,7 @@ class _Chunk(msgspec.Struct, rename={"guardrail": "amazon-bedrock-guardrailActio
 
 _chunks = msgspec.json.Decoder(_Chunk)
 _FAILED = frozenset({"error", "abort", "insufficient_system_resource", "network_error"})
-_FILTERED = frozenset({"content_filter", "guardrail_intervened"})
-
-
-def is_failure(finish: str | None) -> bool:
-    """Whether a finish reason says that the server gave up."""
-    return finish in _FAILED
+_FILTERED = frozenset({"content_filter", "guardrail_intervened", "ResponsibleAIPolicyViolation"})
 
 
 def is_filtered(code: str | None) -> bool:
@@ -291,15 +322,24 @@ def chat_event(event: Event) -> Piece:
 
 
 def chat_piece(data: bytes) -> Piece:
-    """Read one chunk, or one whole completion.
+    """Read one chunk.
 
     Raises:
         NotJson: The data is not JSON.
     """
     try:
         chunk = _chunks.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        chunk = _lenient(load_json(data))
+    except _UNDECODED:
+        return chat_document(load_json(data))
+    return _chunk_piece(chunk)
+
+
+def chat_document(document: Any) -> Piece:
+    """Read one whole completion, or a chunk whose shape the typed decoder refuses."""
+    return _chunk_piece(_lenient(document))
+
+
+def _chunk_piece(chunk: _Chunk) -> Piece:
     piece = Piece()
     if chunk.usage:
         piece.usage = read_usage(chunk.usage)
@@ -318,7 +358,6 @@ def chat_piece(data: bytes) -> Piece:
 
 
 def _lenient(document: Any) -> _Chunk:
-    """Build a chunk from a document whose shape the typed decoder refuses."""
     if isinstance(document, list):
         document = document[0] if document else None
     if not isinstance(document, dict):
@@ -367,8 +406,10 @@ def _read_finish(piece: Piece, choice: _Choice, *, first: bool) -> None:
     # Old servers send "" where null is meant.
     if isinstance(finish, str) and finish and (first or piece.finish is None):
         piece.finish = finish
-    if isinstance(native, str) and is_failure(native.lower()):
-        piece.error = PeerError(native, "native_finish_reason reports a failure")
+    # OpenRouter may call a failure "stop" and leave the truth to the native reason.
+    for reason in (native, finish):
+        if isinstance(reason, str) and reason.lower() in _FAILED:
+            piece.failed = reason
 
 
 def _read_delta(piece: Piece, delta: _Delta) -> None:
@@ -492,6 +533,6 @@ def to_seconds(value: Any, unit: float) -> float | None:
         return None
     try:
         seconds = float(value) * unit
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return seconds if 0 <= seconds < float("inf") else None

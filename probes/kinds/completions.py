@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from probes.endpoint import Endpoint
 from probes.exchange import Kind, Request
 from probes.kinds._ask import json_request, prompt, streaming
 from probes.meter import Reader, Rules
 from probes.sse import Event
-from probes.wire import Piece, chat_event, chat_piece
+from probes.wire import Piece, chat_document, chat_event
 from probes.workload import Workload
 
 
@@ -24,7 +22,7 @@ class CompletionReader:
 
     def body(self, document: Any) -> Piece:
         """Read one whole completion."""
-        return chat_piece(msgspec.json.encode(document))
+        return chat_document(document)
 
 
 def build(endpoint: Endpoint, workload: Workload, salt: str) -> Request:

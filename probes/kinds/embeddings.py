@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import math
 import struct
 from collections.abc import Mapping
 from typing import Any
@@ -14,16 +13,19 @@ from probes.exchange import Kind, Request
 from probes.kinds._ask import json_request, prompt
 from probes.meter import Reader, Rules
 from probes.sse import Event
-from probes.tokens import read_usage
+from probes.tokens import read_usage, to_number
 from probes.wire import Piece, marker, read_error
 from probes.workload import Workload
 
+Vector = list[float | None]
+
 
 class EmbeddingsReader:
-    """Reads a list of vectors; `asked` is how many were asked for."""
+    """Reads a list of vectors: how many were asked for, and of what length if that was said."""
 
-    def __init__(self, asked: int) -> None:
+    def __init__(self, asked: int, dimensions: int | None) -> None:
         self._asked = asked
+        self._dimensions = dimensions
 
     def event(self, event: Event) -> Piece:
         """Say nothing: vectors are never streamed."""
@@ -37,28 +39,38 @@ class EmbeddingsReader:
         piece = Piece(usage=read_usage(document.get("usage")), error=read_error(document))
         if isinstance(document.get("model"), str):
             piece.model = document["model"] or None
-        piece.invalid = self._fault(vectors)
-        good = [vector for vector in vectors if vector]
+        piece.invalid = self._fault(vectors) or _doubled(document.get("data"))
+        first = vectors[0] if vectors else None
         piece.content = {
             "vectors": len(vectors),
-            "dims": len(good[0]) if good else None,
-            "first_vector": tuple(vectors[0]) if vectors and vectors[0] else None,
+            "dims": next((len(vector) for vector in vectors if vector), None),
+            "first_vector": tuple(first) if first and None not in first else None,
         }
         return piece
 
-    def _fault(self, vectors: list[list[float] | None]) -> str | None:
+    def _fault(self, vectors: list[Vector | None]) -> str | None:
         if len(vectors) != self._asked:
             return f"{self._asked} vectors asked for, {len(vectors)} came"
         if any(not vector for vector in vectors):
             return "a vector is empty or unreadable"
-        if len({len(vector) for vector in vectors if vector}) > 1:
+        lengths = {len(vector) for vector in vectors if vector}
+        if len(lengths) > 1:
             return "vectors differ in length"
-        if any(not math.isfinite(x) for vector in vectors for x in vector or ()):
-            return "a vector holds a value that is not finite"
+        if self._dimensions is not None and lengths != {self._dimensions}:
+            return f"{self._dimensions} dimensions asked for, {lengths.pop()} came"
+        if any(x is None for vector in vectors for x in vector or ()):
+            return "a vector holds a value that is no finite number"
         return None
 
 
-def _vectors(data: Any) -> list[list[float] | None]:
+def _doubled(data: Any) -> str | None:
+    """Say that two vectors claim one input: no client can tell which is whose."""
+    items = data if isinstance(data, list) else []
+    places = [str(i["index"]) for i in items if isinstance(i, Mapping) and "index" in i]
+    return None if len({*places}) == len(places) else "an index is given twice"
+
+
+def _vectors(data: Any) -> list[Vector | None]:
     """Return the vectors sorted by their `index`; None for one that cannot be read."""
     if not isinstance(data, list):
         return []
@@ -69,17 +81,18 @@ def _vectors(data: Any) -> list[list[float] | None]:
     return [_vector(item.get("embedding")) for item in items]
 
 
-def _vector(value: Any) -> list[float] | None:
-    """Read a list of numbers or base64 of little-endian float32."""
+def _vector(value: Any) -> Vector | None:
+    """Read a list of numbers or base64 of little-endian float32; None for what is no number."""
     if isinstance(value, str):
         try:
             raw = base64.b64decode(value, validate=True)
         except (binascii.Error, ValueError):
             return None
-        return [x for (x,) in struct.iter_unpack("<f", raw)] if len(raw) % 4 == 0 else None
+        whole = len(raw) % 4 == 0
+        return [to_number(x) for (x,) in struct.iter_unpack("<f", raw)] if whole else None
     if not isinstance(value, list):
         return None
-    return [float(x) if isinstance(x, int | float) else math.nan for x in value]
+    return [to_number(x) for x in value]
 
 
 def build(endpoint: Endpoint, workload: Workload, salt: str) -> Request:
@@ -90,8 +103,14 @@ def build(endpoint: Endpoint, workload: Workload, salt: str) -> Request:
 
 def reader(_workload: Workload, request: Request) -> Reader:
     """Return a reader that expects as many vectors as inputs were sent."""
-    inputs = (request.document or {}).get("input")
-    return EmbeddingsReader(len(inputs) if isinstance(inputs, list) else 1)
+    sent = request.document or {}
+    inputs, dimensions = sent.get("input"), sent.get("dimensions")
+    # A list of numbers is one input given as tokens.
+    several = isinstance(inputs, list) and not all(isinstance(item, int) for item in inputs)
+    return EmbeddingsReader(
+        len(inputs) if isinstance(inputs, list) and several else 1,
+        dimensions if isinstance(dimensions, int) else None,
+    )
 
 
 def rules(_workload: Workload) -> Rules:

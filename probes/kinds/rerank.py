@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +10,7 @@ from probes.exchange import Kind, Request
 from probes.kinds._ask import json_request, prompt
 from probes.meter import Reader, Rules
 from probes.sse import Event
-from probes.tokens import Usage, read_usage
+from probes.tokens import Usage, read_usage, to_number
 from probes.wire import Piece, marker, read_error
 from probes.workload import Workload
 
@@ -64,10 +63,8 @@ class RerankReader:
 def _scored(item: Any) -> tuple[int, float] | None:
     if not isinstance(item, Mapping) or not isinstance(item.get("index"), int):
         return None
-    score = item.get("relevance_score", item.get("score"))
-    if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
-        return None
-    return item["index"], float(score)
+    score = to_number(item.get("relevance_score", item.get("score")))
+    return None if score is None else (item["index"], score)
 
 
 def _usage(fields: Mapping[str, Any]) -> Usage | None:

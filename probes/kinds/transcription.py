@@ -36,6 +36,8 @@ class TranscriptionReader:
         if b'"transcript.text.' not in event.data:
             return chat_event(event)
         document = load_json(event.data)
+        if not isinstance(document, dict):
+            return Piece()
         delta = document.get("delta")
         if document.get("type") == "transcript.text.delta" and isinstance(delta, str):
             return Piece(text=delta)
