@@ -1,0 +1,1 @@
+"""Dashboards for Grafana, generated; not part of the installed program."""
