@@ -16,7 +16,6 @@ import asyncio
 import contextlib
 import gc
 import logging
-import signal
 import socket
 import time
 from collections.abc import Callable, Coroutine
@@ -49,7 +48,7 @@ MAX_BUFFER = 8 << 20
 CLOCK_STEP = 0.5
 _WATCH = 0.5
 _EARLY = 0.002
-_STOP = 3.0
+_STOP = 1.0
 
 log = logging.getLogger(__name__)
 
@@ -102,10 +101,10 @@ class Pauses:
 class Uplink(asyncio.Protocol):
     """The prober's end of the link. Sending never waits: past 8 MiB it drops and counts."""
 
-    def __init__(self, on_plan: Callable[[Plan], None], on_lost: Callable[[], None]) -> None:
+    def __init__(self, on_plan: Callable[[Plan], None], on_end: Callable[[], None]) -> None:
         self._frames = Frames()
         self._on_plan = on_plan
-        self._on_lost = on_lost
+        self._on_end = on_end
         self._transport: asyncio.Transport | None = None
         self._seq = 0
         self.dropped = 0
@@ -119,9 +118,14 @@ class Uplink(asyncio.Protocol):
         for body in self._frames.feed(data):
             self._on_plan(decode_plan(body))
 
+    def eof_received(self) -> bool:
+        """The parent wants an end, or is gone; it may still read what we send."""
+        self._on_end()
+        return True
+
     def connection_lost(self, _exc: Exception | None) -> None:
         """The parent is gone: there is nobody to probe for."""
-        self._on_lost()
+        self._on_end()
 
     @property
     def buffered(self) -> int:
@@ -283,9 +287,8 @@ class Prober:
         )
 
     async def serve(self, fd: int) -> None:
-        """Serve the parent behind a socket until it leaves or a signal asks to stop."""
+        """Serve the parent behind a socket until it ends the link; signals are its business."""
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, self._stopping.set)
         await loop.create_unix_connection(lambda: self.link, sock=socket.socket(fileno=fd))
         self._lag.start()
         self._scheduler.start()

@@ -28,7 +28,7 @@ from monitor.link import Frames, Heartbeat, Plan, Row, Skip, SkipRow, decode_row
 
 SILENCE = 3.0
 FIRST_BEAT = 15.0
-STOP = 4.0
+STOP = 3.0
 _TICK = 0.5
 _OWN_LAG = 1.0
 _HEALTHY = 10.0
@@ -49,7 +49,7 @@ class Child:
         command = [sys.executable, "-P", "-m", "monitor.prober"]
         command += ["--fd", str(theirs.fileno()), "--boot", self.boot]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        with theirs, _without_interrupts():
+        with theirs, _signals_blocked():
             self.process = subprocess.Popen(  # noqa: S603 - our own module
                 command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=env
             )
@@ -73,9 +73,12 @@ class Child:
 
 
 @contextlib.contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """Have a child inherit a blocked SIGINT: Ctrl-C reaches it too, but the parent decides."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def _signals_blocked() -> Iterator[None]:
+    """Have a child inherit that SIGINT and SIGTERM are blocked.
+
+    Ctrl-C and systemd reach it too, but the parent decides and says so by the end of the link.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
     finally:
@@ -133,6 +136,7 @@ class Supervisor:
         self._slots = {probe.id: _Slots() for probe in plan.probes}
         self._heard = time.monotonic()
         self._stopping = False
+        self._transport: asyncio.WriteTransport | None = None
         self.restarts = 0
         self.lost_rows = 0
         self.beat: Heartbeat | None = None
@@ -163,8 +167,8 @@ class Supervisor:
     async def stop(self) -> None:
         """Ask the prober to end, wait for its last rows, then make sure that it is gone."""
         self._stopping = True
-        with contextlib.suppress(ProcessLookupError):
-            self._child.process.send_signal(signal.SIGTERM)
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write_eof()
         for _ in range(int(STOP / 0.05)):
             if self._child.process.poll() is not None:
                 break
@@ -177,6 +181,7 @@ class Supervisor:
         link = _Downlink(self._take)
         self._seq, self._heard, self.beat = 0, time.monotonic(), None
         transport, _ = await loop.create_unix_connection(lambda: link, sock=self._child.socket)
+        self._transport = transport
         if plan is not None:
             transport.write(encode(plan))  # never blocks, whatever the child does
         silence = asyncio.create_task(self._watch_silence())
