@@ -27,7 +27,7 @@ DEMO := $(VENV)/.stamp-demo
 
 .PHONY: help
 help: ## List the targets.
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # --- environment -------------------------------------------------------------------------------
 
@@ -122,6 +122,10 @@ bench: $(DEV) ## Run every benchmark: benchmarks/bench_*.py.
 format: $(DEV) ## Rewrite the code as the linters want it.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+.PHONY: dashboards
+dashboards: $(DEV) ## Write grafana/dashboards/*.json anew.
+	@$(BIN)/python -m grafana.overview
 
 # --- release -----------------------------------------------------------------------------------
 
