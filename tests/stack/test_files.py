@@ -18,10 +18,18 @@ from typing import Any
 import pytest
 
 from monitor.config import load
-from tests.stack.tools import DEPLOY, PROMETHEUS, TOP, beside_python, debian, run, yaml_of
+from tests.stack.tools import (
+    DEPLOY,
+    DOCKERFILE,
+    PROMETHEUS,
+    TOP,
+    beside_python,
+    debian,
+    run,
+    yaml_of,
+)
 
 COMPOSE = TOP / "docker-compose.yml"
-DOCKERFILE = DEPLOY / "Dockerfile"
 UNIT = DEPLOY / "systemd" / "endpoint-monitor.service"
 SECRETS = {
     "POSTGRES_PASSWORD": "pg5ecret",

@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +19,7 @@ import pytest
 from tests.e2e.monitored import Monitored, monitored, wait_for
 from tests.servers import free_port, reference_server
 from tests.stack.servers import Prometheus, alertmanager, fetch, prometheus
-from tests.stack.tools import DASHBOARD, debian, filled, run
+from tests.stack.tools import DASHBOARD, DOCKERFILE, debian, filled, run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -136,6 +139,17 @@ def test_promtool_has_nothing_to_say_about_the_live_metrics(stack: Stack) -> Non
     wait_for(lambda: stack.monitor.samples("endpoint_probe_tpot_seconds_count"), 30)
     text = stack.monitor.get("/metrics")
     assert run(debian("promtool"), "check", "metrics", feed=text) == ""
+
+
+def test_the_health_check_of_the_image_tells_a_live_monitor_from_none(stack: Stack) -> None:
+    check = re.search(r"^HEALTHCHECK .*\n +CMD (\[.*\])$", DOCKERFILE.read_text(), re.MULTILINE)
+    assert check
+    _, *arguments = json.loads(check[1])
+    here, nowhere = stack.monitor.base.rpartition(":")[2], free_port()
+    for port, code in ((here, 0), (nowhere, 1)):
+        words = [word.replace("8844", str(port)) for word in arguments]
+        done = subprocess.run([sys.executable, *words], capture_output=True, check=False)
+        assert done.returncode == code, done.stderr
 
 
 def test_alerts_reach_alertmanager_and_only_the_right_ones(stack: Stack) -> None:

@@ -15,6 +15,7 @@ from tests.servers import require
 
 TOP = Path(__file__).resolve().parents[2]
 DEPLOY = TOP / "deploy"
+DOCKERFILE = DEPLOY / "Dockerfile"
 PROMETHEUS = DEPLOY / "prometheus"
 DASHBOARD = TOP / "grafana" / "dashboards" / "overview.json"
 
