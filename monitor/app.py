@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import time
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import TypeVar
@@ -68,6 +69,7 @@ class Probe:
         self.state = ProbeState(since=time.time())
         self.heard = time.monotonic()
         self.shown_up: int | None = None
+        self._since_start: list[Slot] | None = []
 
     def patience(self) -> float:
         """Return the seconds after which a missing result is a fault of ours.
@@ -81,8 +83,28 @@ class Probe:
         )
 
     def take(self, slot: Slot) -> None:
-        """Take one slot that ended, now or before a restart."""
+        """Take one slot that ended now."""
         self.history.add(slot)
+        self._advance(slot)
+        if self._since_start is not None:
+            self._since_start.append(slot)
+
+    def restore(self, slots: list[Slot]) -> None:
+        """Take the slots that ended before a restart, oldest first, once.
+
+        The state is made anew from all of them: those that ended meanwhile come last.
+        """
+        newer, self._since_start = self._since_start or [], None
+        last, error = self.history.last, self.history.last_error
+        for slot in slots:
+            self.history.add(slot)
+        self.history.last = last or self.history.last
+        self.history.last_error = error or self.history.last_error
+        self.state = ProbeState(since=slots[0].at if slots else self.state.since)
+        for slot in (*slots, *newer):
+            self._advance(slot)
+
+    def _advance(self, slot: Slot) -> None:
         if slot.outcome is not None:
             self.state = advance(self.state, slot.outcome, slot.excluded, slot.at)
 
@@ -133,6 +155,7 @@ class Monitor:
             for plan in config.probes
         }
         self._started_at = time.time()
+        self._probing_since = time.time() - (time.monotonic() - child.started)
         self._exposition = b""
         self._metrics = Metrics(version=package_version())
         for probe in self._probes.values():
@@ -142,11 +165,16 @@ class Monitor:
     # -- rows ------------------------------------------------------------------------------
 
     async def refill(self) -> None:
-        """Take the last day from the store, so that a restart forgets nothing."""
+        """Take the last day from the store, so that a restart forgets nothing.
+
+        Ten seconds for 500 probes: it runs while probing goes on.
+        """
+        before: dict[str, list[Slot]] = defaultdict(list)
         async for name, slot in self._store.recent(time.time() - DAY_S):
-            probe = self._probes.get(name)
-            if probe is not None:
-                probe.take(slot)
+            if slot.at < self._probing_since:  # later ones have come by the link
+                before[name].append(slot)
+        for name, probe in self._probes.items():
+            probe.restore(sorted(before[name], key=lambda slot: slot.at))
 
     def record(self, boot: str, row: Row) -> None:
         """Take one row: history, state, metrics, store. Called in the order of arrival."""
@@ -316,19 +344,27 @@ async def _start(
         store = await Store.open(config.store_url)
         stack.push_async_callback(_close, store)
         monitor = Monitor(config, store, child)
-        await monitor.refill()
     except StoreError as exc:
         raise StartError(str(exc)) from None
     return monitor, await _listen(monitor, address, stack)
 
 
+async def _refill(monitor: Monitor) -> None:
+    try:
+        await monitor.refill()
+    except StoreError as exc:
+        log.error("event=history_not_read reason=%r", str(exc))  # noqa: TRY400 - a known fault
+
+
 async def _run(monitor: Monitor, stopping: asyncio.Event) -> None:
+    refilling = asyncio.create_task(_refill(monitor))
     background = [
         asyncio.create_task(monitor.supervisor.run()),
         asyncio.create_task(monitor.render_forever()),
         asyncio.create_task(monitor.prune_forever()),
     ]
     await _until_stopped(stopping, background)
+    refilling.cancel()
     await monitor.supervisor.stop()
     await _end(background)
 
