@@ -22,7 +22,6 @@ from grafana_foundation_sdk.models.dashboard import (
     Threshold,
     ThresholdsMode,
     ValueMap,
-    ValueMapping,
     ValueMappingResult,
     VariableModel,
     VariableOption,
@@ -129,19 +128,15 @@ def _now() -> Iterator[Panel]:
     up = q.series("endpoint_up")
     silent = f"count({seen} unless on ({q.BY_PROBE}) {up}) or 0 * count({seen})"
     yield _queries(
-        stat.Panel()
-        .title("Probes")
+        _numbers("Probes")
         .description(
             "By the last valid result. No verdict: nothing valid for long, or the key, quota or "
             "model is wrong on our side."
         )
-        .color_mode(kinds.BigValueColorMode.VALUE)
-        .graph_mode(kinds.BigValueGraphMode.NONE)
         .override_by_name("up", [_color(_GREEN)])
         .override_by_name("down", [_color(_RED)])
         .override_by_name("no verdict", [_color(_ORANGE)])
-        .span(5)
-        .height(7),
+        .span(5),
         {"up": f"sum({up})", "down": f"count({up}) - sum({up})", "no verdict": silent},
     )
     states = {
@@ -152,7 +147,7 @@ def _now() -> Iterator[Panel]:
         statetimeline.Panel()
         .title("Up or down")
         .description("A gap is no verdict: the monitor removes what it does not know.")
-        .mappings([_mapping(states)])
+        .mappings([ValueMap(options=states)])
         .show_value(kinds.VisibilityMode.NEVER)
         .row_height(0.8)
         .span(13)
@@ -161,15 +156,12 @@ def _now() -> Iterator[Panel]:
     )
     last = q.series("endpoint_probe_last_success_timestamp_seconds")
     yield _queries(
-        stat.Panel()
-        .title("Since the last success")
+        _numbers("Since the last success")
         .description("Wall clock of the monitor against that of Prometheus.")
         .unit("s")
         .thresholds(_steps({None: _GREEN, 900: _ORANGE, 3600: _RED}))
-        .graph_mode(kinds.BigValueGraphMode.NONE)
         .orientation(kinds.VizOrientation.HORIZONTAL)
-        .span(6)
-        .height(7),
+        .span(6),
         {_PROBE: f"time() - max by ({q.BY_PROBE}) ({last})"},
     )
 
@@ -316,13 +308,10 @@ def _monitor() -> Iterator[Panel]:
         "clock steps": "clock_steps_total",
     }
     yield _queries(
-        stat.Panel()
-        .title("What went wrong in 24 hours")
+        _numbers("What went wrong in 24 hours")
         .decimals(0)
         .thresholds(_steps({None: _GREEN, 0.5: _ORANGE}))
-        .graph_mode(kinds.BigValueGraphMode.NONE)
-        .span(12)
-        .height(7),
+        .span(12),
         {name: f"sum(increase(endpoint_monitor_{of}[{_DAY}]))" for name, of in lost.items()},
     )
 
@@ -333,9 +322,9 @@ def _monitor() -> Iterator[Panel]:
 def _queries(panel: Panel, by_legend: Mapping[str, str]) -> Panel:
     """Add the queries A, B, ...: the library leaves `refId` empty, and then one wins."""
     for letter, (legend, expr) in zip(ascii_uppercase, by_legend.items(), strict=False):
-        panel.with_target(
-            prometheus.Dataquery().expr(expr).legend_format(legend).ref_id(letter).range()
-        )
+        query = prometheus.Dataquery().expr(expr).legend_format(legend).ref_id(letter)
+        # A single number is that of now, not the last one of a series that may have ended.
+        panel.with_target(query.instant() if isinstance(panel, stat.Panel) else query.range())
     return panel
 
 
@@ -356,6 +345,12 @@ def _table(panel: Table, columns: Mapping[str, str]) -> Table:
     panel.decimals(0).show_header(show_header=True)
     panel.with_transformation(DataTransformerConfig(id_val="merge", options={}))
     return panel.with_transformation(DataTransformerConfig(id_val="organize", options=hidden))
+
+
+def _numbers(title: str) -> stat.Panel:
+    last = common.ReduceDataOptions().calcs(["lastNotNull"])
+    panel = stat.Panel().title(title).reduce_options(last).height(7)
+    return panel.graph_mode(kinds.BigValueGraphMode.NONE)
 
 
 def _lines(title: str, description: str) -> Series:
@@ -392,10 +387,6 @@ def _color(name: str) -> DynamicConfigValue:
 
 
 _AVAILABILITY = _steps({None: _RED, 0.99: _ORANGE, 0.999: _GREEN})
-
-
-def _mapping(states: dict[str, ValueMappingResult]) -> ValueMapping:
-    return ValueMap(options=states)
 
 
 if __name__ == "__main__":
