@@ -12,15 +12,16 @@ import json
 import pathlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Any
 
 import h11
 from multidict import CIMultiDict
 
-from probes import KINDS, Endpoint, ProbeResult, Workload
-from probes.exchange import Exchange, result_of
-from probes.meter import End, Meter
-from probes.transport import Timeline
+from probes import ProbeResult, Workload
+from probes.meter import End
+from tests.recorded import pure
+from tests.recorded.pure import Asked, Read, ask
 
 HERE = pathlib.Path(__file__).parent
 FOLDER = HERE / "transcripts"
@@ -38,10 +39,8 @@ _KIND_OF_PATH = {
 # chat: an answer that a wrong URL can bring must be no exception either.
 _STRANGER = "chat"
 
-Read = tuple[float, bytes]
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Recording:
     """One exchange as the socket gave it, and the same without HTTP.
 
@@ -65,7 +64,7 @@ class Recording:
     ended_at: float
     end: End
 
-    @property
+    @cached_property
     def body(self) -> bytes:
         return b"".join(data for _, data in self.reads)
 
@@ -88,6 +87,7 @@ class Recording:
         return Workload(name=self.name, kind=self.kind, stream=streamed, extra=asked)
 
 
+@cache
 def load(name: str) -> Recording:
     """Read one file of transcripts/."""
     lines = (FOLDER / f"{name}.jsonl").read_text("utf-8").splitlines()
@@ -144,6 +144,11 @@ def _dechunked(
     )
 
 
+@cache
+def _asked(name: str) -> Asked:
+    return ask(load(name).workload)
+
+
 def measure(
     recording: Recording,
     reads: Iterable[Read] | None = None,
@@ -151,26 +156,11 @@ def measure(
     end: End | None = None,
 ) -> ProbeResult:
     """Measure a recording, or the same exchange with other reads and another end."""
-    endpoint, workload = Endpoint(name="e", url="http://recorded/v1"), recording.workload
-    kind = KINDS[workload.kind]
-    request = kind.build(endpoint, workload, "salt")
-    meter = Meter(endpoint, workload, kind.reader(workload, request), kind.rules(workload))
-    headers = recording.headers
-    meter.head(
-        recording.status, headers.get("content-type", ""), headers.get("content-encoding", "")
+    return pure.measure(
+        _asked(recording.name),
+        recording.reads if reads is None else reads,
+        recording.ended_at if ended_at is None else ended_at,
+        status=recording.status,
+        headers=recording.headers,
+        end=end or recording.end,
     )
-    for at, data in recording.reads if reads is None else reads:
-        meter.feed(at, data)
-    meter.close(recording.ended_at if ended_at is None else ended_at, end or recording.end)
-    exchange = Exchange(
-        kind=kind,
-        endpoint=endpoint,
-        workload=workload,
-        request=request,
-        timeline=Timeline(begun=0.0, sent=0.0),
-        meter=meter,
-        started_at=0.0,
-        request_id="recorded",
-        headers=headers,
-    )
-    return result_of(exchange, 0.0, keep_content=True)
