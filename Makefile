@@ -84,7 +84,7 @@ demo: demo-deps ## Watch a real model and three reference endpoints on one page.
 
 .PHONY: test
 test: demo-deps ## Run the whole suite, end-to-end tests included.
-	@$(BIN)/python -m pytest -q -n $(JOBS) $(ARGS)
+	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile $(ARGS)
 
 .PHONY: lint style types layers
 lint: style types layers ## Run the linters, the type checker and the import contracts.
@@ -101,7 +101,7 @@ layers: $(DEV)
 
 .PHONY: check
 check: lint ## Lint and run the fast tests; under a minute.
-	$(BIN)/python -m pytest -q -n $(JOBS) -m 'not e2e and not slow' $(ARGS)
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m 'not e2e and not slow' $(ARGS)
 
 .PHONY: e2e
 e2e: demo-deps ## Run only the end-to-end tests.
@@ -109,7 +109,7 @@ e2e: demo-deps ## Run only the end-to-end tests.
 
 .PHONY: cov
 cov: demo-deps ## Run the whole suite and report branch coverage.
-	@$(BIN)/python -m pytest -q -n $(JOBS) --cov --cov-report=term $(ARGS)
+	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --cov --cov-report=term $(ARGS)
 
 .PHONY: bench
 bench: $(DEV) ## Run every benchmark: benchmarks/bench_*.py.
