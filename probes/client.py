@@ -316,7 +316,10 @@ async def _read(exchange: Exchange, arrivals: Arrivals) -> None:
                 break
             exchange.late = max(exchange.late, clock() - reads[0][0])
             for at, data in reads:
-                await _feed(meter, at, data)
+                if len(data) <= _STEP:
+                    meter.feed(at, data)
+                else:
+                    await _feed_large(meter, at, data)
         meter.close(clock(), End.EOF)
     except aiohttp.ClientPayloadError as exc:
         meter.close(timeline.broken or clock(), End.GARBLED if _garbled(exc) else End.BROKEN)
@@ -324,14 +327,11 @@ async def _read(exchange: Exchange, arrivals: Arrivals) -> None:
         meter.close(timeline.broken or clock(), End.BROKEN)
 
 
-async def _feed(meter: Meter, at: float, data: bytes) -> None:
-    """Feed one read, much of it in steps: other streams must not wait while one is parsed."""
-    if len(data) <= _STEP:
-        meter.feed(at, data)
-    else:
-        for start in range(0, len(data), _STEP):
-            meter.feed(at, data[start : start + _STEP])
-            await asyncio.sleep(0)
+async def _feed_large(meter: Meter, at: float, data: bytes) -> None:
+    """Feed one read in steps: other streams must not wait while much is parsed."""
+    for start in range(0, len(data), _STEP):
+        meter.feed(at, data[start : start + _STEP])
+        await asyncio.sleep(0)
 
 
 def _garbled(exc: BaseException) -> bool:

@@ -207,11 +207,16 @@ class Arrivals(asyncio.Protocol):
 
     def _take(self, at: float, content: aiohttp.StreamReader) -> None:
         """Take what a read brought of the body."""
-        if content.exception() is None and (data := content.read_nowait()):
-            self._reads.append((at, data))
-        self.over = self.over or content.is_eof() or content.exception() is not None
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        if content.exception() is not None:
+            self.over = True
+        else:
+            if data := content.read_nowait():
+                self._reads.append((at, data))
+            if content.is_eof():
+                self.over = True
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
 
     async def reads(self) -> list[tuple[float, bytes]]:
         """Wait for reads, and return them with their stamps; none when the body is over.
