@@ -186,6 +186,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         monitor: None leaves alerts about the monitor as they are.
         in_maintenance: Names of endpoints that are in a maintenance window.
         remind_s: Seconds between reminders.
+        site: Part of every key, or two sites' notices of one endpoint were taken for one.
     """
 
     probes: tuple[ProbeFact, ...] = ()
@@ -195,6 +196,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     silences: tuple[Silence, ...] = ()
     blind: bool = False
     remind_s: float = REMIND_S
+    site: str = ""
 
 
 def decide(book: AlertBook, facts: Facts, now: float) -> tuple[AlertBook, tuple[Notice, ...]]:
@@ -390,7 +392,7 @@ class _Desk:
     ) -> None:
         first = min(states, key=lambda state: (state.since, state.alert.key))
         incident = Incident(
-            id=_digest(f"{first.alert.key} {first.since:.3f} {first.fired_at:.3f}"),
+            id=_digest(f"{self._facts.site} {first.alert.key} {first.since:.3f} {self._now:.3f}"),
             rule=rule,
             group=group,
             members=tuple(state.alert.key for state in states),

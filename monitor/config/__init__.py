@@ -5,6 +5,7 @@
 keys, `build` completes.
 """
 
+from monitor.config.alerting import RULES, AlertRules, Channel
 from monitor.config.build import Config, EndpointConfig, is_public, load
 from monitor.config.problem import ConfigError, Problem
 from monitor.config.schema import DEFAULTS, KINDS, Budget, LoadCaps, Price, Retention, System
@@ -12,7 +13,10 @@ from monitor.config.schema import DEFAULTS, KINDS, Budget, LoadCaps, Price, Rete
 __all__ = [
     "DEFAULTS",
     "KINDS",
+    "RULES",
+    "AlertRules",
     "Budget",
+    "Channel",
     "Config",
     "ConfigError",
     "EndpointConfig",

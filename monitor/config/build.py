@@ -16,7 +16,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from monitor import link
-from monitor.config import override, schema, values
+from monitor.config import alerting, override, schema, values
+from monitor.config.alerting import AlertRules, Channel
 from monitor.config.keyring import Keyring
 from monitor.config.problem import UnfitError
 from monitor.config.schema import (
@@ -33,6 +34,7 @@ from monitor.config.schema import (
     WorkloadSection,
 )
 from monitor.config.source import Source, read
+from monitor.maintenance import Window
 from probes.endpoint import Endpoint
 from probes.workload import Check, Limits, Workload
 
@@ -75,6 +77,7 @@ class EndpointConfig:
     slos: Mapping[str, Any]
     alerts: Mapping[str, Any] = field(repr=False)
     maintenance: Any
+    alert_rules: AlertRules = field(default_factory=AlertRules)
 
     @property
     def owner(self) -> str | None:
@@ -99,6 +102,9 @@ class Config:
         alerting: Who sends alerts, `internal` or `prometheus`.
         references: As written, for the parts that use it; so are slos, alerts, maintenance and
             notify.
+        channels: Whom to tell of alerts.
+        windows: Maintenance of all endpoints.
+        reference_targets: Host and port of what tells our own network's fault from a target's.
     """
 
     source: Path
@@ -116,6 +122,10 @@ class Config:
     alerts: Mapping[str, Any] = field(repr=False)
     maintenance: Any
     notify: Mapping[str, Any] = field(repr=False)
+    channels: tuple[Channel, ...] = ()
+    windows: tuple[Window, ...] = ()
+    alert_rules: AlertRules = field(default_factory=AlertRules)
+    reference_targets: tuple[tuple[str, int], ...] = ()
 
     def plan(self) -> link.Plan:
         """Return what the prober needs to know."""
@@ -126,6 +136,8 @@ class Config:
     def secrets(self) -> frozenset[str]:
         """Return every value that must not appear in a log, metric, page or database."""
         found = {*_password(self.store_url), *_texts(self.alerts), *_texts(self.notify)}
+        for channel in self.channels:
+            found.update({channel.url, *({channel.secret} if channel.secret else ())})
         for config in self.endpoints.values():
             found.update(config.endpoint.secrets(), _texts(config.alerts))
             found.update(_password(config.endpoint.proxy or ""))
@@ -148,6 +160,9 @@ def load(path: str | os.PathLike[str], environ: Mapping[str, str] = os.environ) 
     endpoints = _endpoints(source, Keyring(source, environ))
     workloads, chosen = _workloads(source, root.seed if root else 0)
     _check_globs(source)
+    told = alerting.channels(source)
+    windows = alerting.windows(source, list(endpoints))
+    targets = alerting.references(source)
     store_url = _store_url(source, root.store if root else None)
     source.check()
     assert root is not None  # noqa: S101  else there was a problem
@@ -167,6 +182,10 @@ def load(path: str | os.PathLike[str], environ: Mapping[str, str] = os.environ) 
         alerts=root.alerts,
         maintenance=root.maintenance,
         notify=root.notify,
+        channels=told,
+        windows=windows,
+        alert_rules=alerting.rules(source, None, AlertRules()),
+        reference_targets=targets,
     )
     _check_size(source, config)
     return config
@@ -232,6 +251,7 @@ def _endpoint(
         slos=entry.slos,
         alerts=entry.alerts,
         maintenance=entry.maintenance,
+        alert_rules=alerting.rules(source, name, alerting.rules(source, None, AlertRules())),
     )
 
 

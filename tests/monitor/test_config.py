@@ -269,7 +269,7 @@ def test_a_secret_is_kept_and_never_shown(where: str, read: Load) -> None:
 
 def test_secrets_of_store_and_notifications_are_known_and_not_shown(read: Load) -> None:
     store = f"store: postgresql://me:{PLANTED}%40@db/m\n"
-    notify = f"notify: {{ops: {{url: 'https://hooks/{PLANTED}', kind: slack, to: [page]}}}}\n"
+    notify = f"notify: {{ops: {{url: 'https://hooks/{PLANTED}', type: webhook}}}}\n"
     config = read(LLAMA + store + notify)
     assert {f"{PLANTED}@", f"{PLANTED}%40", f"https://hooks/{PLANTED}"} == config.secrets()
     assert "PLANTED" not in repr(config)
@@ -278,9 +278,7 @@ def test_secrets_of_store_and_notifications_are_known_and_not_shown(read: Load) 
 @pytest.mark.parametrize(
     "bad", [PLANTED + " x", f"[{PLANTED}]", f"{{{PLANTED}: 1}}", f'"{PLANTED}\\n\\n{PLANTED}"']
 )
-@pytest.mark.parametrize(
-    "key", ["api_key", "auth", "proxy", "api_key_command", "headers", "url", "alerts"]
-)
+@pytest.mark.parametrize("key", ["api_key", "auth", "proxy", "api_key_command", "headers", "url"])
 def test_a_bad_value_of_a_secret_key_is_not_repeated(key: str, bad: str, read: Load) -> None:
     head = LLAMA.replace("    url: http://127.0.0.1:8000\n", "") if key == "url" else LLAMA
     told = outcome(read, f"{head}    {key}: {bad}\n")
@@ -657,8 +655,8 @@ def test_an_endpoint_says_all_that_an_endpoint_can(read: Load, tmp_path: Path) -
         "    load: {allow: true, concurrency: 8, rate: 2, tokens: 1000, money: 1, duration: 5m}\n"
         "    references: [1.1.1.1:53]\n"
         "    slos: {avail: {objective: 99.9}}\n"
-        "    alerts: {down: 3}\n"
-        "    maintenance: [{from: '02:00', zone: Europe/Berlin}]\n"
+        "    alerts: {down_after: 2, off: [NoData]}\n"
+        "    maintenance: [{at: '02:00', for: 1h, zone: Europe/Berlin}]\n"
     )
     config = read(content).endpoints["llama"]
     e = config.endpoint
@@ -681,8 +679,9 @@ def test_an_endpoint_says_all_that_an_endpoint_can(read: Load, tmp_path: Path) -
     assert (config.price.accelerator_hour, config.price.currency) == (3.0, "EUR")
     assert (config.load.allow, config.load.duration) == (True, 300.0)
     assert config.references == ["1.1.1.1:53"]
-    assert (config.slos, config.alerts) == ({"avail": {"objective": 99.9}}, {"down": 3})
-    assert config.maintenance == [{"from": "02:00", "zone": "Europe/Berlin"}]
+    assert config.slos == {"avail": {"objective": 99.9}}
+    assert (config.alert_rules.down_after, config.alert_rules.off) == (2, {"NoData"})
+    assert config.maintenance == [{"at": "02:00", "for": "1h", "zone": "Europe/Berlin"}]
 
 
 def test_short_forms_of_budget_and_load(read: Load) -> None:
@@ -695,14 +694,17 @@ def test_the_root_says_all_that_a_root_can(read: Load, tmp_path: Path) -> None:
     config = read(
         LLAMA + "site: fra-1\nseed: 9\nconcurrency: 5\nlisten: '[::]:0'\nstore: data/m.db\n"
         "retention: {results: 7d, days: 730d}\nalerting: prometheus\nreferences: {dns: 1.1.1.1}\n"
-        "slos: {a: {}}\nalerts: {}\nmaintenance: []\nnotify: {ops: {kind: webhook}}\n"
+        "slos: {a: {}}\nalerts: {}\nmaintenance: []\nnotify: {ops: {type: webhook, url: https://h}}\n"
     )
     assert (config.site, config.seed, config.concurrency) == ("fra-1", 9, 5)
     assert config.listen == ("::", 0)
     assert config.store_url == f"sqlite:///{tmp_path}/data/m.db"
     assert (config.retention.results, config.retention.hours) == (7 * 86400.0, 400 * 86400.0)
     assert (config.alerting, config.references) == ("prometheus", {"dns": "1.1.1.1"})
-    assert (config.slos, config.notify) == ({"a": {}}, {"ops": {"kind": "webhook"}})
+    assert (config.slos, config.notify) == (
+        {"a": {}},
+        {"ops": {"type": "webhook", "url": "https://h"}},
+    )
     assert {probe.workload.seed for probe in config.probes} == {9}
 
 

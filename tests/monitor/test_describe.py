@@ -146,8 +146,8 @@ def test_totals_of_two_currencies_stay_apart_and_mark_what_is_unknown(read: Load
 def test_no_secret_is_in_the_text(read: Load) -> None:
     content = (
         "store: postgresql://me:sk-PLANTED@db/m\n"
-        "notify: {ops: {url: https://hooks/sk-PLANTED/x}}\n"
-        "alerts: {hook: https://hooks/sk-PLANTED/y}\n"
+        "notify: {ops: {type: webhook, url: https://hooks/sk-PLANTED/x, secret: sk-PLANTED}}\n"
+        "alerts: {page_url: https://hooks/sk-PLANTED/y}\n"
         + LOCAL.replace("127.0.0.1:8000", "127.0.0.1:8000/sk-PLANTED/v1")
         + "    api_key: sk-PLANTED\n"
         "    headers: {X-A: 'b sk-PLANTED', X-B: c}\n"
@@ -180,7 +180,7 @@ def test_own_prompts_are_not_printed(read: Load) -> None:
 def test_the_effective_configuration_loads_as_itself(read: Load, tmp_path: Path) -> None:
     content = (
         "site: fra-1\nlisten: '[::1]:0'\nretention: {results: 36h}\nslos: {a: {objective: 99.9}}\n"
-        "maintenance: [{from: '02:00', days: [sat, sun], on: true}]\n"
+        "maintenance: [{at: '02:00', for: 90m, every: [saturday, sunday]}]\n"
         + LOCAL
         + "    token_param: null\n    release: '1.10'\n"
         "    labels: {a: '$${x}', b: 'null', c: 'a: b'}\n"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.maintenance import Window, active, span
+from monitor.maintenance import EVERY_DAY, Window, active, span
 
 HOUR = 3600.0
 
@@ -17,17 +17,11 @@ def utc(text: str) -> float:
 
 
 def wall(text: str, zone: str, fold: int = 0) -> float:
-    return (
-        datetime.fromisoformat(text)
-        .replace(tzinfo=ZoneInfo(zone), fold=fold)
-        .timestamp()
-    )
+    return datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone), fold=fold).timestamp()
 
 
-def daily(at: str, hours: float, zone: str, **more: frozenset[int]) -> Window:
-    return Window(
-        name="w", at=time.fromisoformat(at), length=hours * HOUR, zone=zone, **more
-    )
+def daily(at: str, hours: float, zone: str, days: frozenset[int] = EVERY_DAY) -> Window:
+    return Window(name="w", at=time.fromisoformat(at), length=hours * HOUR, zone=zone, days=days)
 
 
 # Nights of both clock changes of 2026, and what the clock shows an hour before them.
@@ -53,9 +47,7 @@ def test_a_window_begins_at_local_time_and_keeps_its_length_over_a_clock_change(
 
 
 @pytest.mark.parametrize(("zone", "day"), CHANGES)
-def test_the_days_around_a_clock_change_begin_at_the_same_local_time(
-    zone: str, day: str
-) -> None:
+def test_the_days_around_a_clock_change_begin_at_the_same_local_time(zone: str, day: str) -> None:
     """The offset changes, the time on the wall does not."""
     window = daily("22:30", 1, zone)
     middle = datetime.fromisoformat(f"{day}T22:30").replace(tzinfo=ZoneInfo(zone))
@@ -116,9 +108,7 @@ def test_a_window_covers_its_endpoints_only() -> None:
     st.floats(utc("2026-01-01"), utc("2027-12-31")),
     st.times().map(lambda t: t.replace(second=0, microsecond=0)),
     st.floats(0.1, 30),
-    st.sampled_from(
-        ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "UTC"]
-    ),
+    st.sampled_from(["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "UTC"]),
 )
 def test_every_window_found_holds_the_moment_and_has_its_length(
     now: float, at: time, hours: float, zone: str
