@@ -5,8 +5,9 @@ while the database is locked, full or away. What `flush` has waited for is commi
 `kill -9`.
 """
 
+from monitor.store.alerting import AlertStore, Letter
 from monitor.store.engine import StoreError
 from monitor.store.rows import Failure
 from monitor.store.store import Store
 
-__all__ = ["Failure", "Store", "StoreError"]
+__all__ = ["AlertStore", "Failure", "Letter", "Store", "StoreError"]

@@ -23,7 +23,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, OperationalError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-HEAD = "0001"
+HEAD = "0003"
 """The newest revision under migrations/versions; a database at it needs no Alembic."""
 
 BUSY_S = 1.0

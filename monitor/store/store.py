@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from monitor.history import Slot
 from monitor.link import ResultRow, SkipRow
 from monitor.store import retention
+from monitor.store.alerting import AlertStore
 from monitor.store.engine import errors_named, named, open_engine, writing
 from monitor.store.rows import (
     RESULT_SLOT,
@@ -92,6 +93,10 @@ class Store:
     def put_event(self, at: float, kind: str, detail: Mapping[str, Any] | None = None) -> None:
         """Queue something that happened to the monitor itself. Never blocks."""
         self._writer.put(partial(event_record, uuid.uuid4().hex, at, kind, detail or {}))
+
+    def alerting(self, site: str) -> AlertStore:
+        """Return what alerting keeps for a site."""
+        return AlertStore(self._engine, site)
 
     async def flush(self) -> None:
         """Wait until everything queued is committed, however long the database takes."""
