@@ -243,15 +243,17 @@ class Meter:
             self._feed_stream(at, held)
 
     def _feed_stream(self, at: float, data: bytes) -> None:
+        broken = None
         try:
             events = self._parser.feed(data)
         except EventTooLarge as exc:
-            self._breach(at, str(exc))
-            return
+            events, broken = exc.before, str(exc)
         for event in events:
             if self.over:
                 return
             self._read_event(at, event)
+        if broken is not None and not self.over:
+            self._breach(at, broken)
 
     def _close_stream(self, at: float) -> None:
         event = self._parser.close()

@@ -21,7 +21,15 @@ _LONGEST_BLANK = 4
 
 
 class EventTooLarge(Exception):  # noqa: N818 - the peer's fault, named as a fact
-    """One event exceeds the cap; the peer's fault."""
+    """One event exceeds the cap; the peer's fault.
+
+    Attributes:
+        before: Events that the same bytes completed before it.
+    """
+
+    def __init__(self, limit: int, before: list[Event]) -> None:
+        super().__init__(f"event longer than {limit} bytes")
+        self.before = before
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
@@ -58,7 +66,7 @@ class Parser:
         if not buffer and data[:6] == b"data: " and data[-2:] == b"\n\n":
             end = len(data) - 2
             if data.find(b"\n") == end and b"\r" not in data:
-                self._check(end)
+                self._check(end, [])
                 self._first = False
                 return [Event("", data[6:end])]
         buffer += data
@@ -67,14 +75,15 @@ class Parser:
         events: list[Event] = []
         start = 0
         while match := _BLANK_LINES.search(buffer, max(self._searched, start)):
-            self._check(match.start() - start)
+            self._check(match.start() - start, events)
             event = self._event(bytes(buffer[start : match.start()]))
             if event is not None:
                 events.append(event)
             start = self._searched = match.end()
         if start:
             del buffer[:start]
-        self._check(len(buffer))
+        # Some of what is left may be a blank line that was cut.
+        self._check(len(buffer) - _LONGEST_BLANK + 1, events)
         self._searched = max(0, len(buffer) - _LONGEST_BLANK + 1)
         return events
 
@@ -85,9 +94,9 @@ class Parser:
         self._searched = 0
         return self._event(rest)
 
-    def _check(self, size: int) -> None:
+    def _check(self, size: int, before: list[Event]) -> None:
         if size > self._limit:
-            raise EventTooLarge(f"event longer than {self._limit} bytes")
+            raise EventTooLarge(self._limit, before)
 
     def _drop_mark(self) -> None:
         # Wait until it is clear whether a byte order mark stands at the head.

@@ -17,10 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes import ProbeResult
+from probes import Limits, ProbeResult
 from probes.meter import End
 from probes.result import Outcome
 from probes.sse import Event, Parser
+from tests.recorded import pure
 from tests.recorded.pure import Read
 from tests.recorded.recording import NAMES, Recording, load, measure
 
@@ -194,3 +195,17 @@ def test_any_bytes_are_a_result_and_read_the_same_one_by_one(
 ) -> None:
     recording = load(name)
     assert at_once(recording, [body], end) == at_once(recording, single(body), end)
+
+
+@DRAWN
+@given(st.integers(190, 320), st.lists(st.integers(0, 3000), max_size=20))
+def test_the_cap_on_an_event_is_the_same_however_its_bytes_come(cap: int, cuts: list[int]) -> None:
+    recording = load("llamacpp__chat_stream_reasoning")
+    limited = replace(recording.workload, limits=Limits(event_bytes=cap))
+
+    def seen(parts: Iterable[bytes]) -> ProbeResult:
+        result = pure.measure(pure.ask(limited), [(NOW, part) for part in parts], NOW)
+        return replace(result, body_bytes=0)
+
+    places = sorted(min(cut, len(recording.body)) for cut in cuts)
+    assert seen(pieces(recording.body, places)) == seen([recording.body])
