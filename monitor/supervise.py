@@ -189,7 +189,8 @@ class Supervisor:
         await asyncio.wait({silence, lost}, return_when=asyncio.FIRST_COMPLETED)
         for task in (silence, lost):
             task.cancel()
-        transport.close()
+        transport.abort()
+        await link.lost.wait()
 
     async def _watch_silence(self) -> None:
         """Return when the prober has been silent too long while we were listening."""

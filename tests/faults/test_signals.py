@@ -125,6 +125,7 @@ def test_nobody_needs_to_read_what_the_monitor_says(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE if stream == "stdout" else subprocess.DEVNULL,
         stderr=subprocess.PIPE if stream == "stderr" else subprocess.DEVNULL,
+        text=True,
         start_new_session=True,
     )
     pipe = getattr(monitor, stream)
@@ -143,7 +144,9 @@ def test_a_closed_stdout_does_no_harm(tmp_path: Path, config: str) -> None:
     (tmp_path / "monitor.yaml").write_text(config)
     command = " ".join([*START, str(tmp_path / "monitor.yaml"), "--listen", "127.0.0.1:0"])
     log = tmp_path / "log"
-    monitor = subprocess.Popen(f"exec {command} >&- 2>{log}", shell=True, start_new_session=True)
+    monitor = subprocess.Popen(
+        f"exec {command} >&- 2>{log}", shell=True, text=True, start_new_session=True
+    )
     seen = Monitored(monitor, "", tmp_path / "endpoint-monitor.db", log)
     try:
         wait_for(lambda: seen.database.exists() and in_flight(seen), 20)
