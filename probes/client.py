@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import pathlib
 import secrets
 import socket
@@ -33,6 +34,7 @@ from probes.result import Outcome, ProbeResult
 from probes.transport import (
     Arrivals,
     ConnectionLost,
+    Garbled,
     StampedResponse,
     Timeline,
     begin,
@@ -321,9 +323,9 @@ async def _read(exchange: Exchange, arrivals: Arrivals) -> None:
                 else:
                     await _feed_large(meter, at, data)
         meter.close(clock(), End.EOF)
-    except aiohttp.ClientPayloadError as exc:
-        meter.close(timeline.broken or clock(), End.GARBLED if _garbled(exc) else End.BROKEN)
-    except (aiohttp.ClientConnectionError, ConnectionError):
+    except Garbled:
+        meter.close(timeline.broken or clock(), End.GARBLED)
+    except aiohttp.ClientError:
         meter.close(timeline.broken or clock(), End.BROKEN)
 
 
@@ -332,12 +334,6 @@ async def _feed_large(meter: Meter, at: float, data: bytes) -> None:
     for start in range(0, len(data), _STEP):
         meter.feed(at, data[start : start + _STEP])
         await asyncio.sleep(0)
-
-
-def _garbled(exc: BaseException) -> bool:
-    """Whether a body broke HTTP itself, rather than ending early."""
-    text = f"{exc} {exc.__cause__!r}"
-    return "not completed" not in text and "Not enough data" not in text
 
 
 async def _drain(arrivals: Arrivals) -> None:
@@ -423,6 +419,9 @@ def _fault_outcome(exc: BaseException) -> Outcome:
 
 def _cause(exc: BaseException) -> str:
     cause = getattr(exc, "os_error", None) or exc.__cause__ or exc
+    number = cause.errno if isinstance(cause, OSError) else None
+    if number is not None and number > 0 and not isinstance(cause, ssl.SSLError):
+        return os.strerror(number)  # asyncio's own text names the address, not the fault
     text = getattr(cause, "strerror", None) or getattr(cause, "message", None) or str(cause)
     return str(text or type(cause).__name__)[:300]
 

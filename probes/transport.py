@@ -29,9 +29,11 @@ from typing import Any, cast
 import aiohttp
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.connector import Connection
+from aiohttp.http import HttpProcessingError
 
 clock = time.monotonic
 _PIECE = 64 << 10
+_MOST_HELD = 1 << 20
 
 
 @dataclass(slots=True)
@@ -163,6 +165,8 @@ class Arrivals(asyncio.Protocol):
         self._timeline = timeline
         self._content: aiohttp.StreamReader | None = None
         self._reads: list[tuple[float, bytes]] = []
+        self._held = 0
+        self._paused = False
         self._waiter: asyncio.Future[None] | None = None
 
     def data_received(self, data: bytes) -> None:
@@ -193,8 +197,8 @@ class Arrivals(asyncio.Protocol):
         at = self._timeline.broken = clock()
         self.inner.connection_lost(exc)
         if self._content is not None:
-            self._take(at, self._content)
             self.over = True
+            self._take(at, self._content)
 
     def bind(self, content: aiohttp.StreamReader) -> None:
         """Take the body's stream and what came with the head.
@@ -212,6 +216,10 @@ class Arrivals(asyncio.Protocol):
         else:
             if data := content.read_nowait():
                 self._reads.append((at, data))
+                self._held += len(data)
+                if self._held > _MOST_HELD and not self.transport.is_closing():
+                    self.transport.pause_reading()
+                    self._paused = True
             if content.is_eof():
                 self.over = True
         waiter, self._waiter = self._waiter, None
@@ -222,15 +230,27 @@ class Arrivals(asyncio.Protocol):
         """Wait for reads, and return them with their stamps; none when the body is over.
 
         Raises:
-            aiohttp.ClientError, ConnectionError: The body did not end well.
+            aiohttp.ClientError: The body did not end well.
         """
+        if self._paused and not self.transport.is_closing():
+            self._paused = False
+            self.transport.resume_reading()
         if not self._reads and not self.over:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        reads, self._reads = self._reads, []
-        if not reads and self._content is not None and (exc := self._content.exception()):
-            raise exc
+        reads, self._reads, self._held = self._reads, [], 0
+        if not reads and self._content is not None and not self._content.is_eof():
+            # aiohttp keeps what is wrong with HTTP itself apart from what is wrong with the body.
+            queue = cast("aiohttp.streams.DataQueue[object]", self.inner)
+            exc = self._content.exception() or queue.exception()
+            if isinstance(exc, HttpProcessingError):
+                raise Garbled(exc.message) from exc
+            raise exc or ConnectionLost("closed inside the body")
         return reads
+
+
+class Garbled(aiohttp.ClientPayloadError):
+    """A body breaks HTTP itself."""
 
 
 class ConnectionLost(aiohttp.ClientConnectionError):
