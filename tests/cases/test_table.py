@@ -15,6 +15,12 @@ ROWS = [
     for line in (HERE / "README.md").read_text("utf-8").splitlines()
     if len(cells := line.split("|")) == 5 and re.match(r" B\d+ ", cells[1])
 ]
+NAMED_SCENARIOS = {
+    proof.removeprefix("scenario ")
+    for _, proofs in ROWS
+    for proof in proofs
+    if proof.startswith("scenario ")
+}
 
 
 @cache
@@ -22,12 +28,17 @@ def names_in(path: pathlib.Path) -> frozenset[str]:
     return frozenset(re.findall(r"^(?:async )?def (test_\w+)\(", path.read_text("utf-8"), re.M))
 
 
+def scenario_file(name: str) -> pathlib.Path | None:
+    """Where a scenario lies; None where there is none."""
+    folders = (ROOT / "tests/conformance" / folder for folder in ("scenarios", "own"))
+    return next((f for d in folders if (f := d / f"{name}.yaml").is_file()), None)
+
+
 def exists(proof: str) -> bool:
     """Whether a proof of the table is there."""
     kind, _, name = proof.partition(" ")
     if kind == "scenario":
-        folders = (ROOT / "tests/conformance" / folder for folder in ("scenarios", "own"))
-        return any((folder / f"{name}.yaml").is_file() for folder in folders)
+        return scenario_file(name) is not None
     if kind == "recording":
         return (ROOT / "tests/recorded/transcripts" / f"{name}.yaml").is_file()
     if kind == "later:":
