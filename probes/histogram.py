@@ -4,6 +4,9 @@ Everywhere the same bins (1 us to 1 h, three significant digits), so hours merge
 runs compare. The library drops values outside the range silently, calls the percentile of an
 empty histogram 0, and reads a percentile in 5 ms; here they are clamped and counted, None, and
 read by NumPy in 0.1 ms. One histogram holds 180 kB: fill one, encode it, let it go.
+
+Where thousands are merged, the functions at the end work on bare counts, one a bin: 30 us to
+decode one instead of 300.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import zlib
 from collections.abc import Iterable
 
 import numpy as np
-from hdrh.codec import HdrCookieException, HdrLengthException
+from hdrh.codec import HdrCookieException, HdrLengthException, HdrPayload
 from hdrh.histogram import HdrHistogram
 from numpy.typing import NDArray
 
@@ -24,6 +27,12 @@ _LOWEST_US = 1
 _HIGHEST_US = 3_600_000_000
 _DIGITS = 3
 _SETTINGS = (_LOWEST_US, _HIGHEST_US, _DIGITS)
+
+BINS = 23 * 1024
+"""Number of bins: 2,048 of 1 us each, then 1,024 for every doubling."""
+
+Counts = NDArray[np.int64]
+"""One count a bin; what adds and subtracts exactly."""
 
 # Of the standard's V2 compressed form: cookie and length, then that many bytes.
 _HEADER = struct.Struct(">II")
@@ -83,7 +92,7 @@ class Histogram:
         if not self.count:
             return (None,) * len(ps)
         total = np.cumsum(self._counts())
-        return tuple(self._highest(int(np.searchsorted(total, self._rank(p)))) for p in ps)
+        return tuple(self._highest(int(np.searchsorted(total, _rank(self.count, p)))) for p in ps)
 
     def fraction_at_or_below(self, seconds: float) -> float | None:
         """Return the share (0 to 1) of values up to and with `seconds`; None when empty.
@@ -132,10 +141,6 @@ class Histogram:
     def _counts(self) -> NDArray[np.uint64]:
         return np.frombuffer(self._hdr.counts, dtype=np.uint64)
 
-    def _rank(self, p: float) -> int:
-        # The subtrahend keeps 99.9 % of 1,000 at 999, not at the 1,000 that rounding makes of it.
-        return max(1, math.ceil(p * self.count / 100 - 1e-9))
-
     def _highest(self, index: int) -> float:
         value = self._hdr.get_value_from_index(index)
         return min(int(self._hdr.get_highest_equivalent_value(value)), _HIGHEST_US) / 1e6
@@ -150,3 +155,91 @@ def _decode_payload(payload: bytes) -> HdrHistogram:
     if settings != _SETTINGS:
         raise ValueError(f"histogram with other bins: {settings}")
     return hdr
+
+
+def count_durations(seconds: Iterable[float]) -> Counts:
+    """Return the counts of durations, out-of-range ones at the bound they lie beyond.
+
+    Raises:
+        ValueError: Not a number; no measurement, so a fault of the caller.
+    """
+    values = np.fromiter(seconds, np.float64)
+    if np.isnan(values).any():
+        raise ValueError("a histogram cannot record NaN")
+    micros = np.rint(np.clip(values, LOWEST_S, HIGHEST_S) * 1e6).astype(np.int64)
+    return np.bincount(_bins(micros), minlength=BINS).astype(np.int64, copy=False)
+
+
+def encode_counts(counts: Counts) -> bytes:
+    """Return the bytes that `Histogram.encode` would; those in range, that is."""
+    payload = HdrPayload(8, BINS)
+    np.frombuffer(payload.counts, np.int64)[:] = counts
+    header = payload.payload
+    header.significant_figures = _DIGITS
+    header.lowest_trackable_value, header.highest_trackable_value = _LOWEST_US, _HIGHEST_US
+    header.conversion_ratio_bits = 1
+    filled = np.flatnonzero(counts)
+    body = bytes(payload.compress(int(filled[-1]) + 1 if len(filled) else 0))
+    return _HEADER.pack(_COOKIE, len(body)) + body
+
+
+def decode_counts(data: bytes) -> Counts:
+    """Return the counts of an encoded histogram; what lay out of range is at the bounds.
+
+    Raises:
+        ValueError: Damaged bytes, or bins that are not ours and would not merge.
+    """
+    if len(data) < _HEADER.size or _HEADER.unpack_from(data)[0] != _COOKIE:
+        raise ValueError("not an HdrHistogram in V2 compressed form")
+    end = _HEADER.size + _HEADER.unpack_from(data)[1]
+    if len(data) < end:
+        raise ValueError(f"histogram of {end} bytes in {len(data)}")
+    try:
+        payload = HdrPayload(8, compressed_payload=data[_HEADER.size : end])
+        header = payload.payload
+        settings = (header.lowest_trackable_value, header.highest_trackable_value)
+        if (*settings, header.significant_figures) != _SETTINGS:
+            raise ValueError(f"histogram with other bins: {settings}")
+        payload.init_counts(BINS)
+    except (HdrCookieException, HdrLengthException, zlib.error, IndexError) as exc:
+        raise ValueError(f"damaged histogram: {exc}") from exc
+    return np.frombuffer(payload.get_counts(), np.int64)
+
+
+def percentiles_of(counts: Counts, *ps: float) -> tuple[float | None, ...]:
+    """Return several percentiles (0 to 100) in seconds; None each when empty.
+
+    As `Histogram.percentiles`: never below the exact percentile, above it by less than 0.1 %.
+    """
+    total = counts.cumsum()
+    count = int(total[-1])
+    if not count:
+        return (None,) * len(ps)
+    return tuple(_highest_s(int(np.searchsorted(total, _rank(count, p)))) for p in ps)
+
+
+def count_at_or_below(counts: Counts, seconds: float) -> int:
+    """Return the number of values up to `seconds`; the bin that holds it counts whole."""
+    micros = round(min(seconds, HIGHEST_S) * 1e6)
+    if micros < _LOWEST_US:
+        return 0
+    return int(counts[: int(_bins(np.array([micros]))[0]) + 1].sum())
+
+
+def _bins(micros: Counts) -> Counts:
+    """Return the bin of each value: its doubling, then its leading eleven bits."""
+    doubling: Counts = np.maximum(np.frexp(micros)[1] - 11, 0).astype(np.int64)
+    bins: Counts = (doubling << 10) + (micros >> doubling)
+    return bins
+
+
+def _highest_s(index: int) -> float:
+    """Return the highest value of a bin in seconds."""
+    doubling = max((index >> 10) - 1, 0)
+    lowest = (index - (doubling << 10)) << doubling
+    return min(lowest + (1 << doubling) - 1, _HIGHEST_US) / 1e6
+
+
+def _rank(count: int, p: float) -> int:
+    # The subtrahend keeps 99.9 % of 1,000 at 999, not at the 1,000 that rounding makes of it.
+    return max(1, math.ceil(p * count / 100 - 1e-9))

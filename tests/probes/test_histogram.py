@@ -9,7 +9,16 @@ from hdrh.histogram import HdrHistogram
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.histogram import HIGHEST_S, LOWEST_S, Histogram
+from probes.histogram import (
+    HIGHEST_S,
+    LOWEST_S,
+    Histogram,
+    count_at_or_below,
+    count_durations,
+    decode_counts,
+    encode_counts,
+    percentiles_of,
+)
 
 seconds = st.floats(min_value=LOWEST_S, max_value=HIGHEST_S)
 some = st.lists(seconds, max_size=60)
@@ -159,3 +168,34 @@ def test_other_bins_are_refused() -> None:
     foreign = base64.b64decode(HdrHistogram(1, 60_000, 2).encode())
     with pytest.raises(ValueError, match="other bins"):
         Histogram.decode(foreign)
+
+
+@given(some, some)
+@settings(max_examples=40, deadline=None)
+def test_bare_counts_are_the_library_s(left: list[float], right: list[float]) -> None:
+    """Same bins, same bytes, same readouts; so the fast way may be taken anywhere."""
+    both, counts = Histogram([*left, *right]), count_durations(left) + count_durations(right)
+    assert encode_counts(counts) == both.encode()
+    assert (decode_counts(both.encode()) == counts).all()
+    assert percentiles_of(counts, *READOUT) == both.percentiles(*READOUT)
+    for value in left:
+        share = both.fraction_at_or_below(value)
+        assert count_at_or_below(counts, value) == round((share or 0.0) * both.count)
+
+
+def test_bare_counts_hold_what_lies_out_of_range_at_the_bounds() -> None:
+    """And say no to what is no number."""
+    counts, slow = count_durations([0.0, 1e5]), Histogram([0.0, 1e5])
+    assert percentiles_of(counts, 0, 100) == (LOWEST_S, HIGHEST_S)
+    assert (decode_counts(slow.encode()) == counts).all()
+    assert count_at_or_below(counts, 0.0) == 0
+    assert count_at_or_below(counts, math.inf) == 2
+    with pytest.raises(ValueError, match="NaN"):
+        count_durations([math.nan])
+
+
+@pytest.mark.parametrize("damage", [b"", b"x" * 60, Histogram([1.0]).encode()[:-4]])
+def test_damaged_counts_are_refused(damage: bytes) -> None:
+    """A broken page of a database must not become a latency."""
+    with pytest.raises(ValueError, match=r"histogram|HdrHistogram"):
+        decode_counts(damage)
