@@ -7,9 +7,10 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import time
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import TypeVar
 
@@ -18,8 +19,10 @@ from aiohttp import web
 from monitor.alerts import ProbeState, advance, current, silent_after, up
 from monitor.config import Config
 from monitor.history import DAY_S, History, Slot, slot_of
-from monitor.link import Heartbeat, ProbePlan, ResultRow, Row, SkipRow
+from monitor.link import Heartbeat, ProbePlan, ResultRow, Row, Skip, SkipRow
 from monitor.metrics import Metrics
+from monitor.notify.words import clock
+from monitor.pager import Looks, Pager, firing_counts
 from monitor.status import Health, ProbeStatus, State
 from monitor.store import Store, StoreError
 from monitor.supervise import Child, Supervisor
@@ -114,6 +117,11 @@ class Probe:
         wanted = self.history.skipped_on_purpose(wall - silent_after(interval), wall)
         return current(self.state, wall, interval, skipped_on_purpose=wanted)
 
+    def day(self) -> tuple[int, int]:
+        """Return the valid and the good results of the last day."""
+        seen = self.history.summary(time.time())
+        return seen.n, seen.good
+
     def status(self, wall: float) -> ProbeStatus:
         """Return what a person is shown."""
         seen, state = self.history.summary(wall), self.now(wall)
@@ -147,15 +155,17 @@ class Probe:
 class Monitor:
     """Everything the parent keeps; also the `View` that the page reads."""
 
-    def __init__(self, config: Config, store: Store, child: Child) -> None:
+    def __init__(self, config: Config, store: Store, child: Child, pager: Pager) -> None:
         self._config = config
         self._store = store
+        self.pager = pager
         self._probes = {
             plan.id: Probe(plan, dict(config.endpoints[plan.endpoint.name].labels))
             for plan in config.probes
         }
         self._started_at = time.time()
         self._probing_since = time.time() - (time.monotonic() - child.started)
+        self._restarts_seen = 0
         self._exposition = b""
         self._metrics = Metrics(version=package_version())
         for probe in self._probes.values():
@@ -175,6 +185,7 @@ class Monitor:
                 before[name].append(slot)
         for name, probe in self._probes.items():
             probe.restore(sorted(before[name], key=lambda slot: slot.at))
+        self.pager.restored = True
 
     def record(self, boot: str, row: Row) -> None:
         """Take one row: history, state, metrics, store. Called in the order of arrival."""
@@ -184,21 +195,47 @@ class Monitor:
         probe = self._probes.get(row.probe)
         if probe is None:
             return
-        probe.take(slot_of(row))
+        if isinstance(row, ResultRow) and self._maintained(row):
+            row = SkipRow(row.seq, row.mono, row.probe, row.slot_at, Skip.MAINTENANCE, row.slot)
         if isinstance(row, ResultRow):
-            if row.result.outcome is not Outcome.ABORTED:  # so ends a crashed attempt too
-                probe.heard = time.monotonic()
-            self._metrics.observe(row)
-            self._store.put_result(row, boot=boot, site=self._config.site)
-            _log_result(row)
+            self._record_result(boot, row, probe)
         else:
+            probe.take(slot_of(row))
+            self.pager.skipped(row.probe, row.reason)
             self._metrics.skip(row)
             self._put_skip(boot, row, probe.plan)
             log.warning("probe=%s skipped=%s", row.probe, row.reason.value)
 
+    def _record_result(self, boot: str, row: ResultRow, probe: Probe) -> None:
+        outcome = row.result.outcome
+        if outcome is not Outcome.ABORTED:  # so ends a crashed attempt too
+            probe.heard = time.monotonic()
+            self.pager.heard(row.probe, outcome, row.slot_at)
+        excluded = self.pager.excluded(outcome)
+        probe.take(slot_of(row, excluded))
+        self._metrics.observe(row, excluded)
+        self._store.put_result(row, boot=boot, site=self._config.site, excluded=excluded)
+        _log_result(row)
+        self.pager.result(row.probe, self._looks_of(probe, time.time()))
+
+    def _maintained(self, row: ResultRow) -> bool:
+        """Whether a result is of work that was announced: it enters nothing."""
+        return self.pager.in_maintenance(row.result.endpoint, row.slot_at) is not None
+
     def _put_skip(self, boot: str, row: SkipRow, plan: ProbePlan) -> None:
         names = {"endpoint": plan.endpoint.name, "workload": plan.workload.name}
         self._store.put_skip(row, boot=boot, site=self._config.site, **names)
+
+    def looks(self) -> Iterator[tuple[str, Looks]]:
+        """Yield how every probe looks now, for the pager."""
+        wall = time.time()
+        if self.supervisor.restarts != self._restarts_seen:
+            self._restarts_seen, self.pager.restarted_at = self.supervisor.restarts, wall
+        for name, probe in self._probes.items():
+            yield name, self._looks_of(probe, wall)
+
+    def _looks_of(self, probe: Probe, wall: float) -> Looks:
+        return Looks(state=probe.now(wall), day=probe.day, last_error=probe.history.last_error)
 
     # -- what the page asks ----------------------------------------------------------------
 
@@ -229,7 +266,10 @@ class Monitor:
 
     def about(self) -> About:
         """Return facts about the monitor itself."""
-        notices = []
+        notices = [
+            f"Alert {state.alert.key} ({state.severity}) since {clock(state.since)}: {state.what}"
+            for state in self.pager.firing()
+        ]
         if self.supervisor.restarts:
             notices.append(f"The prober was restarted {self.supervisor.restarts} times.")
         if self.supervisor.lost_rows:
@@ -272,6 +312,7 @@ class Monitor:
                 probe.shown_up = value
         self._metrics.set_store(self._store.queue_length, self._store.dropped)
         self._metrics.set_restarts(self.supervisor.restarts)
+        self._metrics.set_alerts(firing_counts(self.pager.book), self.pager.outbox.oldest_s(wall))
 
 
 def _log_result(row: ResultRow) -> None:
@@ -340,10 +381,14 @@ async def _start(
     config: Config, address: tuple[str, int], child: Child, stack: contextlib.AsyncExitStack
 ) -> tuple[Monitor, int]:
     """Open what the monitor needs, to be closed by the stack; return it and its port."""
+    if (lacking := Pager.problem(config)) is not None:
+        raise StartError(lacking)
     try:
         store = await Store.open(config.store_url)
         stack.push_async_callback(_close, store)
-        monitor = Monitor(config, store, child)
+        pager = Pager(config, store.alerting(config.site), _page(address))
+        await pager.load()
+        monitor = Monitor(config, store, child, pager)
     except StoreError as exc:
         raise StartError(str(exc)) from None
     return monitor, await _listen(monitor, address, stack)
@@ -354,6 +399,7 @@ async def _refill(monitor: Monitor) -> None:
         await monitor.refill()
     except StoreError as exc:
         log.error("event=history_not_read reason=%r", str(exc))  # noqa: TRY400 - a known fault
+        monitor.pager.restored = True  # better by what comes now than not at all
 
 
 async def _run(monitor: Monitor, stopping: asyncio.Event) -> None:
@@ -362,6 +408,7 @@ async def _run(monitor: Monitor, stopping: asyncio.Event) -> None:
         asyncio.create_task(monitor.supervisor.run()),
         asyncio.create_task(monitor.render_forever()),
         asyncio.create_task(monitor.prune_forever()),
+        asyncio.create_task(monitor.pager.run(monitor.looks)),
     ]
     await _until_stopped(stopping, background)
     refilling.cancel()
@@ -399,11 +446,13 @@ async def _listen(
     monitor: Monitor, address: tuple[str, int], stack: contextlib.AsyncExitStack
 ) -> int:
     """Serve the page; return the port."""
-    runner = web.AppRunner(build_app(monitor), access_log=None, handle_signals=False)
+    runner = web.AppRunner(
+        build_app(monitor), access_log=None, handle_signals=False, shutdown_timeout=1.0
+    )
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
     host, port = address
-    site = web.TCPSite(runner, host, port, shutdown_timeout=1.0)
+    site = web.TCPSite(runner, host, port)
     try:
         await site.start()
     except OSError as exc:
@@ -413,6 +462,13 @@ async def _listen(
             f"listen {host}:{port}: {why.lower()}, expected a free port (--listen HOST:PORT)"
         ) from None
     return int(runner.addresses[0][1])
+
+
+def _page(address: tuple[str, int]) -> str:
+    """Return the page's URL as far as it is known before listening; empty for a free port."""
+    host, port = address
+    everywhere = host in ("0.0.0.0", "::")  # noqa: S104 - a question, not a bind
+    return f"http://{_host(socket.gethostname() if everywhere else host)}:{port}" if port else ""
 
 
 def _host(host: str) -> str:

@@ -188,6 +188,9 @@ def of_probe(fact: ProbeFact, now: float) -> Iterator[Condition]:
     for rule, look in _LOOKS.items():
         if rule not in fact.off:
             yield from look(fact, now)
+    if fact.state.state is State.STARTING:  # after a restart: what was wrong may still be
+        for rule in {Rule.NO_DATA, Rule.MISCONFIGURED, Rule.RATE_LIMITED} - fact.off:
+            yield _condition(fact, rule, Signal.HOLD, fact.state.since, "Nothing heard yet.")
 
 
 def of_monitor(fact: MonitorFact, now: float) -> Iterator[Condition]:

@@ -69,6 +69,7 @@ class Metrics:
         self._lags: deque[float] = deque(maxlen=_BEATS)
         self._pauses: deque[float] = deque(maxlen=_BEATS)
         self._totals: dict[Counter, tuple[str, int]] = {}
+        self._alerts: set[tuple[str, str]] = set()
 
     def watch(
         self, plan: ProbePlan, history: History | None, labels: Mapping[str, str] | None = None
@@ -145,6 +146,15 @@ class Metrics:
     def set_restarts(self, total: int) -> None:
         """Set how often the prober was replaced since the start."""
         self._raise(self._own.restarts, total)
+
+    def set_alerts(self, firing: Mapping[tuple[str, str], int], oldest_s: float) -> None:
+        """Set the alerts that fire, by name and severity, and the age of the oldest notice."""
+        self._own.outbox_oldest.set(oldest_s)
+        for gone in self._alerts - firing.keys():
+            self._own.alerts.labels(*gone).set(0)
+        for key, number in firing.items():
+            self._own.alerts.labels(*key).set(number)
+        self._alerts |= firing.keys()
 
     def render(self) -> bytes:
         """Return the exposition. Made to run in a thread beside the one that observes."""

@@ -122,6 +122,10 @@ class Own:
         self.unexported = Gauge(
             "probes_unexported", "Probes left out because of the cap on lines", **common
         )
+        self.alerts = Gauge("alerts_firing", "Alerts that fire", ["alert", "severity"], **common)
+        self.outbox_oldest = Gauge(
+            "outbox_oldest_seconds", "Age of the oldest notice not delivered; 0 if none", **common
+        )
         runtime = Gauge("runtime_info", "Versions", ["version", "python", "system"], **common)
         runtime.labels(version, platform.python_version(), platform.system()).set(1)
         for at in ("link", "store"):

@@ -129,7 +129,7 @@ def _alert(state: AlertState, about: About) -> dict[str, Any]:
         "what": state.what,
         "numbers": state.numbers,
         "last_error": state.last_error,
-        "link": words.link(state, about),
+        "link": words.link(about),
         "runbook_url": state.runbook_url,
     }
 
@@ -157,7 +157,7 @@ def _posted(state: AlertState, about: About) -> dict[str, Any]:
         "annotations": {name: value for name, value in annotations.items() if value},
         "startsAt": words.iso(min(state.since, ends)),
         "endsAt": words.iso(ends),
-        "generatorURL": words.link(state, about),
+        "generatorURL": words.link(about),
     }
 
 

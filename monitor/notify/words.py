@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from urllib.parse import quote
 
 from monitor.alerting import FIRES, AlertState, Kind, Notice
 
@@ -47,11 +46,9 @@ def text(notice: Notice, about: About) -> str:
     return "\n".join(_lines(notice, about))
 
 
-def link(state: AlertState, about: About) -> str:
-    """Return where the page shows what an alert is about."""
-    endpoint = state.alert.endpoint
-    anchor = f"#{quote(endpoint)}" if endpoint else "#about"
-    return f"{about.page}/{anchor}" if about.page else ""
+def link(about: About) -> str:
+    """Return where to look; empty if nobody said how the page is reached."""
+    return f"{about.page}/" if about.page else ""
 
 
 def _lines(notice: Notice, about: About) -> Iterator[str]:
@@ -83,7 +80,7 @@ def _of_alert(state: AlertState, about: About, *, brief: bool) -> Iterator[str]:
         yield f"Last error: {state.last_error[:_TEXT]}"
     if owner := state.labels.get("owner"):
         yield f"Owner: {owner}"
-    if where := link(state, about):
+    if where := link(about):
         yield f"Page: {where}"
     if state.runbook_url:
         yield f"Runbook: {state.runbook_url}"

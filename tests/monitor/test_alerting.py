@@ -384,7 +384,8 @@ def test_each_further_rule_fires_and_resolves() -> None:
         ("ProberRestarted", {}, {"restarted_at": 1_000_000.0 - 1}),
     ]
     for key, about_probe, about_monitor in cases:
-        well = ProbeFact(endpoint="a", workload="chat", interval=60, state=ProbeState(since=0.0))
+        up = ProbeState(since=0.0, state=State.UP)
+        well = ProbeFact(endpoint="a", workload="chat", interval=60, state=up)
         ill = msgspec.structs.replace(well, **about_probe)
         monitor = MonitorFact(**about_monitor)
         at, told = 1_000_000.0, list[str]()

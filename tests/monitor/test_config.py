@@ -680,7 +680,7 @@ def test_an_endpoint_says_all_that_an_endpoint_can(read: Load, tmp_path: Path) -
     assert (config.load.allow, config.load.duration) == (True, 300.0)
     assert config.references == ["1.1.1.1:53"]
     assert config.slos == {"avail": {"objective": 99.9}}
-    assert (config.alert_rules.down_after, config.alert_rules.off) == (2, {"NoData"})
+    assert (config.alert_rules.down_after, set(config.alert_rules.off)) == (2, {"NoData"})
     assert config.maintenance == [{"at": "02:00", "for": "1h", "zone": "Europe/Berlin"}]
 
 
