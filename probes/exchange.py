@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from probes import headers as response_headers
 from probes.endpoint import Endpoint
 from probes.judge import judge, reported
-from probes.meter import Meter, Reader, Rules
+from probes.meter import GAP, Meter, Reader, Rules
 from probes.redact import redact
 from probes.result import Outcome, Phases, ProbeResult
 from probes.said import digest
@@ -122,7 +122,7 @@ def result_of(exchange: Exchange, loop_lag: float, *, keep_content: bool) -> Pro
         model=endpoint.model,
         started_at=exchange.started_at,
         outcome=outcome,
-        reason=redact(reason, hide),
+        reason=redact(reason, hide, cut=True),
         http_status=meter.status,
         phases=phases(exchange.timeline),
         ttfb_s=since(sent, meter.first_byte_at),
@@ -140,13 +140,13 @@ def result_of(exchange: Exchange, loop_lag: float, *, keep_content: bool) -> Pro
         visible_tokens=counted.visible,
         output_tokens_source=counted.source,
         flags=tuple(sorted(flags)),
-        finish_reason=_short(meter.finish),
-        served_model=_short(meter.model),
-        fingerprint=_short(meter.fingerprint),
+        finish_reason=_short(meter.finish, hide),
+        served_model=_short(meter.model, hide),
+        fingerprint=_short(meter.fingerprint, hide),
         request_id_sent=exchange.request_id,
-        request_id=response_headers.request_id(headers) or _short(meter.request_id),
-        error_code=redact(_short(error.code), hide) if error else None,
-        error_excerpt=redact(meter.excerpt(), hide),
+        request_id=_short(response_headers.request_id(headers) or meter.request_id, hide),
+        error_code=_short(error.code, hide) if error else None,
+        error_excerpt=_excerpt(meter.excerpt(), hide),
         retry_after_s=response_headers.retry_after(headers, now),
         ratelimit_remaining_requests=response_headers.remaining_requests(headers),
         ratelimit_reset_requests_s=response_headers.reset_requests(headers, now),
@@ -198,6 +198,13 @@ def _cost(endpoint: Endpoint, usage: Usage, output: int | None) -> float | None:
     return sum((count or 0) * (price or 0.0) for count, price in parts)
 
 
-def _short(text: str | None) -> str | None:
-    """Cap what the peer chose."""
-    return None if text is None else text[:200]
+def _short(text: str | None, hide: Sequence[str]) -> str | None:
+    """Cap and clean what the peer chose."""
+    return None if text is None else redact(text[:200], hide, cut=True)
+
+
+def _excerpt(text: str | None, hide: Sequence[str]) -> str | None:
+    """Clean both ends of a body; a secret may have been cut by what was left out between them."""
+    if text is None:
+        return None
+    return GAP.join(redact(part, hide, cut=True) or "" for part in text.split(GAP))

@@ -42,12 +42,13 @@ _TIMES = (
 _UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_YEAR = 366 * 86400.0
 _EPOCH_MS = 1e11  # a reset this large can only be a date in milliseconds
 
 
 def request_id(headers: Mapping[str, str]) -> str | None:
     """Return the server's id of this request; None when it gives none."""
-    return next((value[:200] for name in _REQUEST_IDS if (value := headers.get(name))), None)
+    return next((value for name in _REQUEST_IDS if (value := headers.get(name))), None)
 
 
 def fallback(headers: Mapping[str, str]) -> bool:
@@ -57,19 +58,24 @@ def fallback(headers: Mapping[str, str]) -> bool:
 
 
 def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Return the wait the server asks for in seconds; None when absent or meaningless.
+    """Return the wait the server asks for in seconds; None when absent or no sensible time.
 
     `retry-after-ms` wins over `retry-after`, which is seconds or an HTTP date (RFC 9110, 10.2.3).
     A date in the past is 0; a negative number means "unknown", not a wait.
     """
     for name, unit in (("retry-after-ms", 1e-3), ("x-ms-retry-after-ms", 1e-3)):
-        if (wait := to_seconds(headers.get(name), unit)) is not None:
+        if (wait := _sane(to_seconds(headers.get(name), unit))) is not None:
             return wait
     value = headers.get("retry-after")
     if value is None:
         return None
     wait = duration(value)
-    return _until(value, now) if wait is None else wait
+    return _sane(_until(value, now) if wait is None else wait)
+
+
+def _sane(wait: float | None) -> float | None:
+    """Return a wait; None for one of more than a year, which no server can mean."""
+    return wait if wait is not None and wait <= _YEAR else None
 
 
 def _until(value: str, now: datetime) -> float | None:
@@ -96,7 +102,8 @@ def duration(value: str) -> float | None:
 def remaining_requests(headers: Mapping[str, str]) -> int | None:
     """Return the requests left in the current limit; None when absent or the sentinel -1."""
     for name in _REMAINING:
-        if (left := to_seconds(headers.get(name), 1.0)) is not None:
+        left = to_seconds(headers.get(name), 1.0)
+        if left is not None and left < 1 << 53:
             return int(left)
     return None
 
@@ -112,7 +119,7 @@ def reset_requests(headers: Mapping[str, str], now: datetime) -> float | None:
             wait = _until(value, now)
         elif wait > _EPOCH_MS:
             wait = max(0.0, wait / 1e3 - now.timestamp())
-        if wait is not None:
+        if _sane(wait) is not None:
             return wait
     return None
 

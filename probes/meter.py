@@ -10,6 +10,7 @@ outcome. Normative: tests/conformance/README.md.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
@@ -22,9 +23,11 @@ from probes.tokens import Account, Usage, account
 from probes.wire import NotJson, PeerError, Piece, load_json, read_error
 from probes.workload import Workload
 
+GAP = " [...] "
 _EXCERPT = 1024
 _ERROR_BODY = 64 << 10
 _HEAD = 64
+_INFLATED = 1 << 20
 
 
 class Reader(Protocol):
@@ -75,6 +78,8 @@ class Mode(StrEnum):
     FOREIGN = "foreign"
 
 
+# JSON may be nested so deep that only what walks through it gives up.
+_UNREADABLE = (NotJson, RecursionError)
 _BLANK = b"\xef\xbb\xbf \t\r\n"
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 
@@ -125,6 +130,7 @@ class Meter:
         self._parser = Parser(workload.limits.event_bytes)
         self._encoding = ""
         self._inflate: Any = None
+        self._plain_bytes = 0
         self._body = bytearray()
         self._type = ""
         self.pace = Pace()
@@ -152,7 +158,8 @@ class Meter:
         self._type = content_type.lower()
         if not 200 <= status < 300:
             self.mode = Mode.ERROR
-        self._encoding = encoding.strip().lower().removeprefix("identity")
+        named = (name.strip().lower() for name in encoding.split(","))
+        self._encoding = ",".join(name for name in named if name not in ("", "identity"))
 
     def feed(self, at: float, data: bytes) -> None:
         """Take one read of the body and its arrival stamp."""
@@ -164,12 +171,13 @@ class Meter:
         if self.body_bytes > self._limits.body_bytes:
             self._breach(at, f"body longer than {self._limits.body_bytes} bytes")
             return
-        if self._encoding:
-            data = self._decoded(at, data)
-        if self.mode is Mode.STREAM:
-            self._feed_stream(at, data)
-        elif not self.over:
-            self._collect(at, data)
+        for plain in self._decoded(at, data) if self._encoding else (data,):
+            if self.mode is Mode.STREAM:
+                self._feed_stream(at, plain)
+            else:
+                self._collect(at, plain)
+            if self.over:
+                return
 
     def close(self, at: float, end: End) -> None:
         """Take the end of the body and when it was known."""
@@ -199,25 +207,33 @@ class Meter:
 
     # -- bytes -----------------------------------------------------------------------------
 
-    def _decoded(self, at: float, data: bytes) -> bytes:
-        """Undo a content encoding, though none was asked for."""
-        limit = self._limits.body_bytes
+    def _decoded(self, at: float, data: bytes) -> Iterator[bytes]:
+        """Undo a content encoding, though none was asked for, in pieces of bounded size."""
         if self._encoding not in ("gzip", "x-gzip", "deflate"):
             if self.mode is not Mode.ERROR:  # the status then says enough
                 self._breach(at, f"content encoding {self._encoding[:40]!r} was not asked for")
-            return b""
+            return
         if self._inflate is None:
             # Many send "deflate" bare, without the zlib header whose first byte says method 8.
             bare = self._encoding == "deflate" and data[0] & 0x0F != 8
             self._inflate = zlib.decompressobj(wbits=-15 if bare else 47)
         try:
-            data = bytes(self._inflate.decompress(data, limit + 1))
+            more = True
+            while more and not self.over:
+                plain = self._inflate.decompress(data, _INFLATED)
+                data = self._inflate.unconsumed_tail
+                if self._inflate.eof and self._inflate.unused_data.startswith(b"\x1f\x8b"):
+                    data = self._inflate.unused_data  # another gzip member
+                    self._inflate = zlib.decompressobj(wbits=47)
+                more = bool(data) or len(plain) == _INFLATED
+                self._plain_bytes += len(plain)
+                if self._plain_bytes > self._limits.body_bytes:
+                    limit = self._limits.body_bytes
+                    self._breach(at, f"body longer than {limit} bytes when decompressed")
+                elif plain:
+                    yield plain
         except zlib.error as exc:
             self._breach(at, f"bad compression: {exc}")
-            return b""
-        if len(data) > limit:
-            self._breach(at, f"body longer than {limit} bytes when decompressed")
-        return data
 
     def _collect(self, at: float, data: bytes) -> None:
         """Keep bytes until the mode is known, or for a document's end."""
@@ -271,12 +287,12 @@ class Meter:
             return
         try:
             document = load_json(data)
-        except NotJson as exc:
+            piece = self._reader.body(document)
+            piece.error = piece.error or read_error(document)
+        except _UNREADABLE as exc:
             if end is End.EOF:  # else it is only cut off
                 self._breach(at, f"body is not JSON: {exc}")
             return
-        piece = self._reader.body(document)
-        piece.error = piece.error or read_error(document)
         self._fold_document(piece)
 
     def _close_foreign(self, at: float) -> None:
@@ -289,7 +305,7 @@ class Meter:
     def _read_event(self, at: float, event: Event) -> None:
         try:
             piece = self._reader.event(event)
-        except NotJson as exc:
+        except _UNREADABLE as exc:
             self._breach(at, f"event is not JSON: {exc}")
             self._body[:] = event.data
             return
@@ -301,12 +317,11 @@ class Meter:
         """Read an error body. Its code may stand where no answer would have it."""
         try:
             document = load_json(bytes(self._body))
-        except NotJson:
+            self.error = read_error(document)
+            if self.error is None and isinstance(document, dict):
+                self.error = read_error({"error": document})
+        except _UNREADABLE:
             return
-        error = read_error(document)
-        if error is None and isinstance(document, dict):
-            error = read_error({"error": document})
-        self.error = error
 
     # -- pieces ----------------------------------------------------------------------------
 
@@ -396,7 +411,7 @@ class Meter:
         text = data.decode("utf-8", "replace")
         if len(text) <= 2 * _EXCERPT:
             return text
-        return f"{text[:_EXCERPT]} [...] {text[-_EXCERPT:]}"
+        return f"{text[:_EXCERPT]}{GAP}{text[-_EXCERPT:]}"
 
 
 def _is_whole(event: Event) -> bool:

@@ -1,4 +1,4 @@
-"""Keeps secrets out of what is stored and shown; pure."""
+"""Keeps secrets, and what no store can hold, out of what is stored and shown; pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 
 MASK = "[redacted]"
+_SHORTEST = 4
 # Things that look like a key although no configuration names them: vendors echo them in errors.
 _LOOKS_SECRET = re.compile(
     r"\b(?:sk|pk|gsk|xai|nvapi|hf|r8|fw|csk|key)[-_][A-Za-z0-9_*.-]{8,}"
@@ -14,11 +15,35 @@ _LOOKS_SECRET = re.compile(
 )
 
 
-def redact(text: str | None, secrets: Iterable[str]) -> str | None:
-    """Return the text with every secret, and whatever looks like one, masked."""
+def clean(text: str) -> str:
+    """Return a peer's text as every encoder and database takes it.
+
+    Header bytes that are not UTF-8 come as lone surrogates; PostgreSQL refuses NUL.
+    """
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def redact(text: str | None, secrets: Iterable[str], *, cut: bool = False) -> str | None:
+    """Return the text cleaned, and with every secret, and whatever looks like one, masked.
+
+    `cut`: the text may have been cut off, so that a part of a secret may stand at either end.
+    """
     if text is None:
         return None
+    text = clean(text)
     for secret in sorted(secrets, key=len, reverse=True):
-        if len(secret) >= 4:
-            text = text.replace(secret, MASK)
+        if len(secret) < _SHORTEST:
+            continue
+        text = text.replace(secret, MASK)
+        if cut:
+            text = _mask_ends(text, secret)
     return _LOOKS_SECRET.sub(MASK, text)
+
+
+def _mask_ends(text: str, secret: str) -> str:
+    parts = range(min(len(secret), len(text)), _SHORTEST - 1, -1)
+    if n := next((n for n in parts if text.endswith(secret[:n])), 0):
+        text = text[:-n] + MASK
+    if n := next((n for n in parts if text.startswith(secret[-n:])), 0):
+        text = MASK + text[n:]
+    return text

@@ -110,6 +110,8 @@ class Parser:
         # Nearly every event of a token stream is one data line: skip the general path.
         if block.startswith(b"data: ") and b"\n" not in block and b"\r" not in block:
             return Event("", block[6:])
+        if block.startswith(b"{"):  # JSON that a failing server forgot to frame
+            return Event("", block)
         name, lines = "", []
         for line in block.splitlines():  # on bytes this splits at CR, LF and CRLF only
             field, _, value = line.partition(b":")
