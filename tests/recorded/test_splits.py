@@ -29,11 +29,7 @@ BODIES = [name for name in NAMES if load(name).body]
 STREAMS = [name for name in BODIES if load(name).is_stream]
 ASKED = [name for name in STREAMS if load(name).meta["path"].endswith("completions")]
 # Of a short body every single cut is tried; of the others hypothesis draws some.
-SHORT = [
-    pytest.param(name, marks=[pytest.mark.slow] if len(load(name).body) > 600 else [])
-    for name in BODIES
-    if len(load(name).body) < 2600
-]
+SHORT = [name for name in BODIES if len(load(name).body) < 2600]
 MEDIUM = [name for name in BODIES if len(load(name).body) < 6000]
 NOW = 1.0
 DRAWN = settings(max_examples=100, deadline=None)
@@ -41,6 +37,12 @@ ENDS = st.sampled_from(sorted(End))
 JUNK = st.sampled_from(
     [b"", b"\x00", b"\xff\xfe", b"\r", b"\n\n", b"data: ", b"[DONE]", b"null", b'{"', b"}", b"\\u"]
 )
+
+
+def each(names: Sequence[str], most: int) -> pytest.MarkDecorator:
+    """Parametrize over recordings; bodies of more than so many bytes are slow."""
+    slow = {name: [pytest.mark.slow] * (len(load(name).body) > most) for name in names}
+    return pytest.mark.parametrize("name", [pytest.param(n, marks=m) for n, m in slow.items()])
 
 
 def pieces(body: bytes, cuts: Iterable[int]) -> Iterator[bytes]:
@@ -76,20 +78,20 @@ def whole(name: str) -> ProbeResult:
     return at_once(recording, [recording.body])
 
 
-@pytest.mark.parametrize("name", BODIES)
+@each(BODIES, 15_000)
 def test_a_byte_at_a_time_is_the_same_answer(name: str) -> None:
     recording = load(name)
     assert at_once(recording, single(recording.body)) == whole(name)
 
 
-@pytest.mark.parametrize("name", BODIES)
+@each(BODIES, 15_000)
 def test_the_bytes_of_a_read_are_the_read(name: str) -> None:
     recording = load(name)
     reads = [(at, byte) for at, data in recording.reads for byte in single(data)]
     assert timed(recording, reads) == timed(recording)
 
 
-@pytest.mark.parametrize("name", SHORT)
+@each(SHORT, 600)
 def test_every_single_cut_of_a_short_body_is_the_same_answer(name: str) -> None:
     recording, expected = load(name), whole(name)
     body = recording.body
@@ -97,7 +99,7 @@ def test_every_single_cut_of_a_short_body_is_the_same_answer(name: str) -> None:
         assert at_once(recording, [body[:cut], body[cut:]]) == expected, cut
 
 
-@pytest.mark.parametrize("name", STREAMS)
+@each(STREAMS, 15_000)
 def test_every_single_cut_gives_the_same_events(name: str) -> None:
     body = load(name).body[:800]
     expected = parsed([body])
@@ -153,7 +155,7 @@ def test_times_are_in_order_wherever_a_body_ends(
     assert known == sorted(known)
 
 
-@pytest.mark.parametrize("name", ASKED)
+@each(ASKED, 15_000)
 def test_a_stream_cut_before_its_finish_is_never_ok(name: str) -> None:
     recording = load(name)
     body = recording.body
