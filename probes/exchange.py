@@ -200,7 +200,7 @@ def _cost(endpoint: Endpoint, usage: Usage, output: int | None) -> float | None:
 
 def _short(text: str | None, hide: Sequence[str]) -> str | None:
     """Cap and clean what the peer chose."""
-    return None if text is None else redact(text[:200], hide, cut=True)
+    return None if text is None else redact(text[:200], hide, cut=True, guess=False)
 
 
 def _excerpt(text: str | None, hide: Sequence[str]) -> str | None:

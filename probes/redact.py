@@ -9,7 +9,7 @@ MASK = "[redacted]"
 _SHORTEST = 4
 # Things that look like a key although no configuration names them: vendors echo them in errors.
 _LOOKS_SECRET = re.compile(
-    r"\b(?:sk|pk|gsk|xai|nvapi|hf|r8|fw|csk|key)[-_][A-Za-z0-9_*.-]{8,}"
+    r"\b(?:sk|pk|gsk|xai|nvapi|hf|r8|fw|csk)[-_](?=[A-Za-z_.-]*[\d*])[A-Za-z0-9_*.-]{12,}"
     r"|(?<=[?&])(?:api[-_]?key|key|token|sig)=[^&\s\"']+"
     r"|(?i:bearer)\s+[A-Za-z0-9._~+/=-]{8,}"
 )
@@ -23,10 +23,16 @@ def clean(text: str) -> str:
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
-def redact(text: str | None, secrets: Iterable[str], *, cut: bool = False) -> str | None:
+def redact(
+    text: str | None, secrets: Iterable[str], *, cut: bool = False, guess: bool = True
+) -> str | None:
     """Return the text cleaned, and with every secret, and whatever looks like one, masked.
 
-    `cut`: the text may have been cut off, so that a part of a secret may stand at either end.
+    Args:
+        text: What a peer said; None stays None.
+        secrets: The values that are known to be secret.
+        cut: The text may have been cut off, so that a part of a secret may stand at either end.
+        guess: Mask what only looks like a key too. Not for names: models are called `xai-...` too.
     """
     if text is None:
         return None
@@ -37,7 +43,7 @@ def redact(text: str | None, secrets: Iterable[str], *, cut: bool = False) -> st
         text = text.replace(secret, MASK)
         if cut:
             text = _mask_ends(text, secret)
-    return _LOOKS_SECRET.sub(MASK, text)
+    return _LOOKS_SECRET.sub(MASK, text) if guess else text
 
 
 def _mask_ends(text: str, secret: str) -> str:
