@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import quote, quote_plus, unquote, urlsplit, urlunsplit
 
 
 class Auth(StrEnum):
@@ -71,15 +73,30 @@ class Endpoint:
     price_output: float | None = None
 
     def secrets(self) -> tuple[str, ...]:
-        """Every value that must not appear in a log, metric, page or database."""
-        values = (self.api_key, self.proxy, *self.headers.values())
-        return tuple(value for value in values if value)
+        """Every value that must not appear in a log, metric, page or database.
+
+        With each, the forms in which a peer or a library repeats it: percent-encoded, inside JSON,
+        without its scheme (`Bearer KEY`), and the credentials of a proxy by themselves.
+        """
+        values = [self.api_key or "", self.proxy or "", *self.headers.values()]
+        values += [value.split()[-1] for value in self.headers.values() if " " in value.strip()]
+        if self.proxy and (password := urlsplit(self.proxy).password):
+            user = unquote(urlsplit(self.proxy).username or "")
+            login = f"{user}:{unquote(password)}"
+            values += [password, unquote(password), b64encode(login.encode()).decode()]
+        forms = (form for value in values if value for form in _forms(value))
+        return tuple(dict.fromkeys(forms))
+
+
+def _forms(value: str) -> tuple[str, ...]:
+    escaped = json.dumps(value)[1:-1]
+    return value, quote(value, safe=""), quote_plus(value), escaped, escaped.replace("/", "\\/")
 
 
 def normalize_url(url: str) -> str:
     """Return the base URL of an OpenAI-compatible API.
 
-    An empty path or `/` means `/v1`; any other path is kept. One trailing slash never matters.
+    An empty path or `/` means `/v1`; any other path is kept. Slashes at its end never matter.
 
     Raises:
         ValueError: Not an absolute http(s) URL, user or password inside it, a query, a fragment
@@ -101,5 +118,5 @@ def normalize_url(url: str) -> str:
         raise ValueError("URL must not hold a query or fragment")
     if any(c.isspace() for c in parts.netloc + parts.path) or port == 0:
         raise ValueError("not a URL (blank or port 0)")
-    path = parts.path.removesuffix("/") or "/v1"
+    path = parts.path.rstrip("/") or "/v1"
     return urlunsplit((parts.scheme, parts.netloc, path, "", ""))
