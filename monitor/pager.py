@@ -264,7 +264,7 @@ class Pager:
 
     async def _save(self, notices: list[Notice]) -> None:
         """Commit the book with these notices, however long it takes; then have them sent."""
-        letters, began = self.outbox.letters(notices), time.monotonic()
+        letters, began, early = self.outbox.letters(notices), time.monotonic(), False
         while True:
             try:
                 await self._store.save(self.book, letters)
@@ -275,8 +275,10 @@ class Pager:
                 more, self._unsaved = self._unsaved, []
                 letters += self.outbox.letters(more)
                 self.outbox.put(letters)
+                early = True
             await asyncio.sleep(min(2.0, 0.2 + (time.monotonic() - began) / 10))
-        self.outbox.put(letters)
+        if not early:
+            self.outbox.put(letters)
 
     async def _prune(self) -> None:
         try:

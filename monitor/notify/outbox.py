@@ -11,11 +11,13 @@ heard and refused by itself, several times, is given up, for it would block all 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import aiohttp
@@ -30,6 +32,7 @@ FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 300.0
 REFUSALS = 3
 _MARK_S = 0.5
+_NOTED_S = 1.0
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +45,16 @@ class Marks(Protocol):
 
     async def tried(self, uid: str, attempts: int, error: str) -> None:
         """Note a failed attempt."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Mark:
+    """What is to be noted of a letter that is dealt with."""
+
+    at: float
+    attempts: int
+    refused: str | None
+    noted: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class _Queue:
@@ -83,7 +96,8 @@ class Outbox:
         self._queues = {channel.name: _Queue(channel) for channel in channels}
         self._marks, self._about, self._standing = marks, about, standing
         self._first_pause = first_pause
-        self._unmarked: dict[str, tuple[float, int, str | None]] = {}
+        self._unmarked: dict[str, _Mark] = {}
+        self._unmarked_now = asyncio.Event()
         self._known: set[str] = set()
         self.delivered = self.failures = self.refused = 0
 
@@ -120,7 +134,7 @@ class Outbox:
                 continue
             self._known.add(letter.uid)
             if queue is None:  # a channel that is no longer configured
-                self._unmarked[letter.uid] = time.time(), letter.attempts, "no such channel"
+                self._mark(letter.uid, letter.attempts, "no such channel")
                 continue
             queue.letters.append(letter)
             queue.filled.set()
@@ -160,14 +174,17 @@ class Outbox:
                 return
             self.refused += 1
             log.error("notify channel=%s key=%s given up", queue.channel.name, letter.notice.key)  # noqa: TRY400
-            self._unmarked[letter.uid] = time.time(), attempts, queue.error
+            mark = self._mark(letter.uid, attempts, queue.error)
         else:
             queue.error = ""
             self.delivered += 1
             log.info("notify channel=%s key=%s delivered", queue.channel.name, letter.notice.key)
-            self._unmarked[letter.uid] = time.time(), attempts, None
+            mark = self._mark(letter.uid, attempts)
         queue.attempts = 0
         queue.letters.popleft()
+        # A crash then sends one letter again and not several; but no page waits for the database.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(mark.noted.wait(), _NOTED_S)
 
     def _pause(self, attempts: int) -> float:
         """Return seconds: doubling, capped, spread so that many monitors do not come together."""
@@ -180,19 +197,29 @@ class Outbox:
         except StoreError as exc:
             log.warning("notify cannot note an attempt: %s", exc)
 
+    def _mark(self, uid: str, attempts: int, refused: str | None = None) -> _Mark:
+        mark = self._unmarked[uid] = _Mark(at=time.time(), attempts=attempts, refused=refused)
+        self._unmarked_now.set()
+        return mark
+
     async def _mark_forever(self) -> None:
         """Note deliveries in the database, again until it takes them."""
         while True:
-            for uid, (at, attempts, refused) in list(self._unmarked.items()):
+            await self._unmarked_now.wait()
+            self._unmarked_now.clear()
+            for uid, mark in list(self._unmarked.items()):
                 try:
-                    known = await self._marks.done(uid, at, attempts, refused)
+                    known = await self._marks.done(uid, mark.at, mark.attempts, mark.refused)
                 except StoreError as exc:
                     log.warning("notify cannot note a delivery: %s", exc)
                     break
                 if known:  # else it was sent while the database was away, and is yet to come
+                    mark.noted.set()
                     del self._unmarked[uid]
                     self._known.discard(uid)
-            await asyncio.sleep(_MARK_S)
+            if self._unmarked:
+                await asyncio.sleep(_MARK_S)
+                self._unmarked_now.set()
 
     async def _refresh_forever(self, session: aiohttp.ClientSession, queue: _Queue) -> None:
         while True:
