@@ -101,6 +101,19 @@ def _sniff(head: bytes, content_type: str, *, whole: bool) -> Mode:
     return Mode.DOCUMENT if "json" in content_type else Mode.FOREIGN
 
 
+_FACTS = (
+    "usage",
+    "finish",
+    "model",
+    "fingerprint",
+    "request_id",
+    "error",
+    "failed",
+    "filtered",
+    "invalid",
+)
+
+
 class Meter:
     """Measures one answer. Times are monotonic seconds of the caller's clock.
 
@@ -353,15 +366,10 @@ class Meter:
         self.marked_end = True
 
     def _note(self, piece: Piece) -> None:
-        self.usage = piece.usage or self.usage
-        self.finish = piece.finish or self.finish
-        self.model = piece.model or self.model
-        self.fingerprint = piece.fingerprint or self.fingerprint
-        self.request_id = piece.request_id or self.request_id
-        self.error = piece.error or self.error
-        self.failed = piece.failed or self.failed
-        self.filtered = self.filtered or piece.filtered
-        self.invalid = piece.invalid or self.invalid
+        """Take what was said beside the output; the last word counts."""
+        for fact in _FACTS:
+            if value := getattr(piece, fact):
+                setattr(self, fact, value)
         if piece.metrics:
             self.metrics |= piece.metrics
 

@@ -46,8 +46,9 @@ class Said:
             inline, piece.text = self._inline.feed(piece.text)
             reasoning += inline
         self._keep(piece.text, reasoning, piece.refusal)
-        self._call(piece.announced)
-        self._call(piece.tools)
+        if piece.announced or piece.tools:
+            self._call(piece.announced)
+            self._call(piece.tools)
         if piece.content:
             self._facts |= piece.content
         return piece.has_answer()
@@ -71,10 +72,14 @@ class Said:
             self._keep(text, reasoning, "")
 
     def _keep(self, text: str, reasoning: str, refusal: str) -> None:
-        self._settled = len(self._texts["text"])  # answer pieces before this one
-        for part, said in zip(_PARTS, (text, reasoning, refusal), strict=True):
-            if said:
-                self._texts[part].append(said)
+        texts = self._texts
+        self._settled = len(texts["text"])  # answer pieces before this one
+        if text:
+            texts["text"].append(text)
+        if reasoning:
+            texts["reasoning"].append(reasoning)
+        if refusal:
+            texts["refusal"].append(refusal)
 
     def _call(self, deltas: tuple[ToolDelta, ...]) -> None:
         for delta in deltas:
