@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from probes import Endpoint, ProbeResult, Workload
 
 OK, SOME_FAILED, USAGE = 0, 1, 2
+_WIDE = 500
 
 app = typer.Typer(
     name="endpoint-monitor",
@@ -71,11 +72,7 @@ def probe(  # noqa: PLR0913 - options are parameters
 
     if kind not in KINDS:
         _refuse(f"--kind: unknown {kind!r}, expected one of {', '.join(KINDS)}")
-    key = None
-    if api_key_env is not None:
-        key = os.environ.get(api_key_env) or _refuse(
-            f"--api-key-env: {api_key_env} is not set, expected a variable with the key"
-        )
+    key = None if api_key_env is None else _key(api_key_env)
     try:
         base = normalize_url(url)
     except ValueError as exc:
@@ -89,6 +86,15 @@ def probe(  # noqa: PLR0913 - options are parameters
     raise typer.Exit(OK if all(r.outcome == "ok" for r in results) else SOME_FAILED)
 
 
+def _key(variable: str) -> str:
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        _refuse(f"--api-key-env: {variable} is not set, expected a variable with the key")
+    if not key.isprintable() or " " in key:
+        _refuse(f"--api-key-env: {variable} holds a blank or control character, expected a key")
+    return key
+
+
 async def _probe_all(
     endpoint: Endpoint, workload: Workload, count: int, *, as_json: bool
 ) -> list[ProbeResult]:
@@ -99,16 +105,20 @@ async def _probe_all(
     lag, results = LoopLag(), []
     lag.start()
     show = None if as_json else _Progress(count)
-    for _ in range(count):
-        result = await run(endpoint, workload, lag=lag)
-        results.append(result)
-        if show is None:
-            print(json.dumps(to_json(result), ensure_ascii=False), flush=True)
-        else:
-            show.update(results)
-    lag.stop()
+    try:
+        for _ in range(count):
+            result = await run(endpoint, workload, lag=lag)
+            results.append(result)
+            if show is None:
+                print(json.dumps(to_json(result), ensure_ascii=False), flush=True)
+            else:
+                show.update(results)
+    finally:
+        lag.stop()
+        if show is not None:
+            show.stop()
     if show is not None:
-        show.close(results)
+        show.conclude(results)
     return results
 
 
@@ -119,9 +129,11 @@ class _Progress:
         from rich.console import Console
         from rich.live import Live
 
-        self._console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+        terminal = sys.stdout.isatty()
+        # A file or pipe has no width: one line a result, however long its notes.
+        self._console = Console(highlight=False, width=None if terminal else _WIDE)
         self._count = count
-        self._live = Live(console=self._console, transient=True) if sys.stdout.isatty() else None
+        self._live = Live(console=self._console, transient=True) if terminal else None
         if self._live is not None:
             self._live.start()
 
@@ -131,11 +143,14 @@ class _Progress:
         if self._live is not None:
             self._live.update(table(results[-20:]))
 
-    def close(self, results: list[ProbeResult]) -> None:
-        from monitor.show import spread, table
-
+    def stop(self) -> None:
+        """Give the terminal back as it was, cursor and all."""
         if self._live is not None:
             self._live.stop()
+
+    def conclude(self, results: list[ProbeResult]) -> None:
+        from monitor.show import spread, table
+
         self._console.print(table(results))
         self._console.print(f"{len(results)} of {self._count} probes: {spread(results)}")
 
