@@ -39,6 +39,7 @@ from probes.transport import (
     Timeline,
     begin,
     clock,
+    loop_socket,
     tls_context,
     tracing,
 )
@@ -89,6 +90,7 @@ def open_session(endpoint: Endpoint, *, reuse: bool) -> aiohttp.ClientSession:
         **keep,
         limit=0,
         use_dns_cache=False,
+        socket_factory=loop_socket,
         ssl=security(endpoint),
     )
     return aiohttp.ClientSession(

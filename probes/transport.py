@@ -18,6 +18,7 @@ The only module that touches aiohttp's transports. Theory of operation:
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import time
 from contextvars import ContextVar
@@ -95,6 +96,25 @@ def tls_context(ca_file: str | None, _modified: int | None) -> ssl.SSLContext:
         context.load_verify_locations(ca_file)
     context.set_alpn_protocols(["http/1.1"])
     return context
+
+
+class LoopSocket(socket.socket):
+    """A socket whose descriptor the event loop alone closes, never the garbage collector.
+
+    A peer that resets inside the TLS handshake can make uvloop 0.23 close a transport before it
+    has tied our socket object to it. Collected later, that object would close the same number a
+    second time: by then another probe's connection, whereupon libuv aborts the process.
+    """
+
+    def __del__(self) -> None:
+        """Leave the descriptor alone."""
+        self.detach()
+
+
+def loop_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    """Return a new socket for an address."""
+    family, kind, protocol, _, _ = address
+    return LoopSocket(family, kind, protocol)
 
 
 class StampedBody(aiohttp.Payload):
