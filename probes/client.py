@@ -50,7 +50,7 @@ _GRACE = 0.020
 _DRAIN = 1.0
 _DRAIN_BYTES = 64 << 10
 _STALE = 1.0
-_STEP = 32 << 10
+_STEP = 8 << 10
 # Shorter than the idle limits of cloud load balancers (240 s and more), some of which drop the
 # connection without a word.
 _KEEP_ALIVE = 180.0
@@ -320,10 +320,10 @@ async def _read(exchange: Exchange, arrivals: Arrivals) -> None:
                 break
             exchange.late = max(exchange.late, clock() - reads[0][0])
             for at, data in reads:
-                if len(data) <= _STEP:
-                    meter.feed(at, data)
-                else:
+                if len(data) > _STEP or meter.compressed:
                     await _feed_large(meter, at, data)
+                else:
+                    meter.feed(at, data)
         meter.close(clock(), End.EOF)
     except Garbled:
         meter.close(timeline.broken or clock(), End.GARBLED)
@@ -334,8 +334,8 @@ async def _read(exchange: Exchange, arrivals: Arrivals) -> None:
 async def _feed_large(meter: Meter, at: float, data: bytes) -> None:
     """Feed one read in steps: other streams must not wait while much is parsed."""
     for start in range(0, len(data), _STEP):
-        meter.feed(at, data[start : start + _STEP])
-        await asyncio.sleep(0)
+        for _ in meter.feed_steps(at, data[start : start + _STEP]):
+            await asyncio.sleep(0)
 
 
 async def _drain(arrivals: Arrivals) -> None:

@@ -10,7 +10,7 @@ outcome. Normative: tests/conformance/README.md.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
@@ -27,7 +27,7 @@ GAP = " [...] "
 _EXCERPT = 1024
 _ERROR_BODY = 64 << 10
 _HEAD = 64
-_INFLATED = 1 << 20
+_INFLATED = 8 << 10
 
 
 class Reader(Protocol):
@@ -176,21 +176,19 @@ class Meter:
 
     def feed(self, at: float, data: bytes) -> None:
         """Take one read of the body and its arrival stamp."""
-        if self.over or not data:
-            return
-        if self.first_byte_at is None:
-            self.first_byte_at = at
-        self.body_bytes += len(data)
-        if self.body_bytes > self._limits.body_bytes:
-            self._breach(at, f"body longer than {self._limits.body_bytes} bytes")
-            return
-        for plain in self._decoded(at, data) if self._encoding else (data,):
-            if self.mode is Mode.STREAM:
-                self._feed_stream(at, plain)
-            else:
-                self._collect(at, plain)
-            if self.over:
-                return
+        for plain in self._plain(at, data):
+            self._take(at, plain)
+
+    def feed_steps(self, at: float, data: bytes) -> Iterator[None]:
+        """Take one read as `feed` does, little by little: a compressed one may hold very much."""
+        for plain in self._plain(at, data):
+            self._take(at, plain)
+            yield
+
+    @property
+    def compressed(self) -> bool:
+        """Whether the body has a content encoding."""
+        return bool(self._encoding)
 
     def close(self, at: float, end: End) -> None:
         """Take the end of the body and when it was known."""
@@ -219,6 +217,24 @@ class Meter:
         self.over = True
 
     # -- bytes -----------------------------------------------------------------------------
+
+    def _plain(self, at: float, data: bytes) -> Iterable[bytes]:
+        """Count a read and undo its encoding."""
+        if self.over or not data:
+            return ()
+        if self.first_byte_at is None:
+            self.first_byte_at = at
+        self.body_bytes += len(data)
+        if self.body_bytes > self._limits.body_bytes:
+            self._breach(at, f"body longer than {self._limits.body_bytes} bytes")
+            return ()
+        return self._decoded(at, data) if self._encoding else (data,)
+
+    def _take(self, at: float, data: bytes) -> None:
+        if self.mode is Mode.STREAM:
+            self._feed_stream(at, data)
+        else:
+            self._collect(at, data)
 
     def _decoded(self, at: float, data: bytes) -> Iterator[bytes]:
         """Undo a content encoding, though none was asked for, in pieces of bounded size."""
