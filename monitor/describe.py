@@ -14,7 +14,9 @@ from enum import Enum
 from typing import Any
 
 from monitor.config import Config, EndpointConfig
+from monitor.config.slos import section_of, slo_doubts
 from monitor.link import ProbePlan
+from monitor.slo import Slo
 from probes.endpoint import Endpoint
 from probes.workload import Limits, Workload
 
@@ -23,6 +25,8 @@ MONTH_DAYS = 30
 MASK = "***"
 
 _BAD_IN_A_ROW = 3
+CONFIRM_S: float | None = None
+"""Seconds from a failure's end to its confirmation; None while the prober sends none."""
 _GENERATING = {"chat", "completions", "responses"}
 _READING = {"embeddings", "rerank"}
 _UNITS = (("d", 86400.0), ("h", 3600.0), ("m", 60.0), ("s", 1.0))
@@ -61,11 +65,10 @@ def forecast(probe: ProbePlan) -> Forecast:
     own prompt counts one token per three bytes; nothing is known without `max_tokens`, nor for
     audio).
 
-    A page follows the third bad valid result in a row. With interval I and an outage that begins
-    just before a slot, results are bad at 0, I and 2 I: best = 2 I. If it begins just after one,
-    worst = 3 I. An endpoint that hangs answers nothing until its limit L = max(connect, min(ttft,
-    total)); slots that fall into it are skipped, so bad results end L after every S = I x (floor(L
-    / I) + 1): hanging = I + 2 S + L.
+    A page follows the third bad valid result in a row. If an outage begins just before a slot,
+    that is `third_bad` later (best); if just after one, an interval more (worst). An endpoint that
+    hangs answers nothing until its limit max(connect, min(ttft, total)), and takes that long for
+    each of the three (hanging).
     """
     interval = probe.interval
     requests = DAY / interval
@@ -74,25 +77,42 @@ def forecast(probe: ProbePlan) -> Forecast:
     price = _price(probe.endpoint, sent, received)
     limits = probe.workload.limits
     limit = max(limits.connect, min(limits.ttft, limits.total))
-    step = interval * (math.floor(limit / interval) + 1)
     return Forecast(
         probe=probe,
         requests=requests,
         tokens=tokens,
         money=None if price is None else requests * price,
-        page_best=(_BAD_IN_A_ROW - 1) * interval,
-        page_worst=_BAD_IN_A_ROW * interval,
-        page_hanging=interval + (_BAD_IN_A_ROW - 1) * step + limit,
+        page_best=third_bad(interval, 0.0, CONFIRM_S),
+        page_worst=interval + third_bad(interval, 0.0, CONFIRM_S),
+        page_hanging=interval + third_bad(interval, limit, CONFIRM_S),
     )
+
+
+def third_bad(interval: float, takes: float, confirm: float | None) -> float:
+    """Return the seconds from the first failing slot to the end of the third failed attempt.
+
+    One attempt is in flight at a time, so slots that fall into one are skipped.
+
+    Args:
+        interval: Seconds between slots.
+        takes: Seconds after which an attempt has failed.
+        confirm: Seconds from that to a confirmation, if no slot comes first; None for none.
+    """
+    start = 0.0
+    for _ in range(_BAD_IN_A_ROW - 1):
+        slot = interval * (math.floor((start + takes) / interval) + 1)
+        start = slot if confirm is None else min(slot, start + takes + confirm)
+    return start + takes
 
 
 def warnings(config: Config) -> tuple[str, ...]:
     """Return what is allowed but probably not meant, a sentence each."""
-    return tuple(
+    found = [
         f"{name}: {text}"
         for name, endpoint in config.endpoints.items()
         for text in _doubts(endpoint, [p for p in config.probes if p.endpoint.name == name])
-    )
+    ]
+    return (*found, *slo_doubts(config))
 
 
 def describe(config: Config) -> str:
@@ -121,7 +141,7 @@ def effective(config: Config) -> str:
         "retention": {k: span(v) for k, v in config.retention.model_dump().items()},
         "alerting": config.alerting,
         "references": config.references,
-        "slos": config.slos,
+        "slos": _slos(config.slos),
         "alerts": config.alerts,
         "maintenance": config.maintenance,
         "notify": config.notify,
@@ -150,6 +170,8 @@ def starter(url: str | None = None, model: str | None = None) -> str:
             f"    url: {_scalar(url or 'http://127.0.0.1:8000/v1')}",
             f"    model: {_scalar(model)}",
             "    # api_key: ${API_KEY}",
+            "# slos:",
+            "#   available: {objective: 99, window: 30d}",
             "",
         ]
     )
@@ -287,7 +309,7 @@ def _endpoint(config: EndpointConfig) -> dict[str, Any]:
         "price": config.price.model_dump(),
         "load": load,
         "references": config.references,
-        "slos": config.slos,
+        "slos": _slos(config.slos),
         "alerts": config.alerts,
         "maintenance": config.maintenance,
     }
@@ -303,6 +325,10 @@ def _workload(workload: Workload) -> dict[str, Any]:
         if fields[key] is not None:
             fields[key] = f"({len(fields[key])} characters of your own)"
     return fields
+
+
+def _slos(slos: Mapping[str, Slo]) -> dict[str, Any]:
+    return {name: section_of(slo) for name, slo in slos.items()}
 
 
 def _limits(limits: Limits) -> dict[str, Any]:

@@ -33,8 +33,10 @@ from monitor.config.schema import (
     System,
     WorkloadSection,
 )
+from monitor.config.slos import slos_of
 from monitor.config.source import Source, read
 from monitor.maintenance import Window
+from monitor.slo import Indicator, Slo, applies
 from probes.endpoint import Endpoint
 from probes.workload import Check, Limits, Workload
 
@@ -58,7 +60,8 @@ class EndpointConfig:
         id: Stable identity; the name unless the configuration gives one.
         public: Whether the host's name or address can be reached from the internet.
         scale_to_zero: Whether it sleeps when nobody asks, so that probes are rare.
-        references: As written, for the parts that use it; so are slos, alerts and maintenance.
+        references: As written, for the parts that use it; so are alerts and maintenance.
+        slos: By name; one here takes the place of the root's of the same name.
     """
 
     endpoint: Endpoint
@@ -74,7 +77,7 @@ class EndpointConfig:
     price: Price
     load: LoadCaps
     references: Any
-    slos: Mapping[str, Any]
+    slos: Mapping[str, Slo]
     alerts: Mapping[str, Any] = field(repr=False)
     maintenance: Any
     alert_rules: AlertRules = field(default_factory=AlertRules)
@@ -100,8 +103,8 @@ class Config:
         listen: Host and port of page and metrics; port 0 takes a free one.
         store_url: Database URL; SQLite beside the file unless the configuration gives one.
         alerting: Who sends alerts, `internal` or `prometheus`.
-        references: As written, for the parts that use it; so are slos, alerts, maintenance and
-            notify.
+        references: As written, for the parts that use it; so are alerts, maintenance and notify.
+        slos: Of all endpoints, by name.
         channels: Whom to tell of alerts.
         windows: Maintenance of all endpoints.
         reference_targets: Host and port of what tells our own network's fault from a target's.
@@ -118,7 +121,7 @@ class Config:
     retention: Retention
     alerting: str
     references: Any
-    slos: Mapping[str, Any]
+    slos: Mapping[str, Slo]
     alerts: Mapping[str, Any] = field(repr=False)
     maintenance: Any
     notify: Mapping[str, Any] = field(repr=False)
@@ -132,6 +135,21 @@ class Config:
         return link.Plan(
             probes=self.probes, seed=self.seed, site=self.site, concurrency=self.concurrency
         )
+
+    def slos_of(self, probe: link.ProbePlan) -> tuple[Slo, ...]:
+        """Return the objectives of a probe, in the order of the file."""
+        name, workload = probe.endpoint.name, probe.workload
+        found = {**self.slos, **self.endpoints[name].slos}.values()
+        return tuple(slo for slo in found if applies(slo, name, workload.name, workload.kind))
+
+    def thresholds(self) -> dict[str, tuple[float, ...]]:
+        """Return the thresholds of latency SLOs, seconds, by metric."""
+        found: dict[str, set[float]] = {}
+        for slos in (self.slos, *(config.slos for config in self.endpoints.values())):
+            for slo in slos.values():
+                if slo.indicator is Indicator.LATENCY and slo.metric and slo.threshold:
+                    found.setdefault(slo.metric, set()).add(slo.threshold)
+        return {metric: tuple(sorted(seconds)) for metric, seconds in found.items()}
 
     def secrets(self) -> frozenset[str]:
         """Return every value that must not appear in a log, metric, page or database."""
@@ -159,11 +177,12 @@ def load(path: str | os.PathLike[str], environ: Mapping[str, str] = os.environ) 
     root = schema.check(RootSection, source.root, (), source)
     endpoints = _endpoints(source, Keyring(source, environ))
     workloads, chosen = _workloads(source, root.seed if root else 0)
-    _check_globs(source)
+    _check_globs(source, workloads)
     told = alerting.channels(source)
     windows = alerting.windows(source, list(endpoints))
     targets = alerting.references(source)
     store_url = _store_url(source, root.store if root else None)
+    slos = slos_of(source, ("slos",), root.slos) if root else {}
     source.check()
     assert root is not None  # noqa: S101  else there was a problem
     config = Config(
@@ -178,7 +197,7 @@ def load(path: str | os.PathLike[str], environ: Mapping[str, str] = os.environ) 
         retention=root.retention,
         alerting=root.alerting,
         references=root.references,
-        slos=root.slos,
+        slos=slos,
         alerts=root.alerts,
         maintenance=root.maintenance,
         notify=root.notify,
@@ -248,7 +267,7 @@ def _endpoint(
         price=entry.price,
         load=entry.load,
         references=entry.references,
-        slos=entry.slos,
+        slos=slos_of(source, ("endpoints", name, "slos"), entry.slos),
         alerts=entry.alerts,
         maintenance=entry.maintenance,
         alert_rules=alerting.rules(source, name, alerting.rules(source, None, AlertRules())),
@@ -354,16 +373,23 @@ def _check(given: schema.Check | None) -> Check | None:
     return Check(contains=given.contains, equals=given.equals, json=given.is_json)
 
 
-def _check_globs(source: Source) -> None:
-    """Note each pattern without an endpoint, also in a workload that is wrong elsewhere."""
-    endpoints, workloads = source.root.get("endpoints"), source.root.get("workloads")
+def _check_globs(source: Source, workloads: Iterable[str]) -> None:
+    """Note each pattern without a match, also in an entry that is wrong elsewhere."""
+    endpoints = source.root.get("endpoints")
     names = list(endpoints) if isinstance(endpoints, dict) else []
-    for workload, entry in workloads.items() if isinstance(workloads, dict) else ():
-        patterns = entry.get("endpoints") if isinstance(entry, dict) else None
+    _check_patterns(source, "workloads", "endpoints", names)
+    _check_patterns(source, "slos", "endpoints", names)
+    _check_patterns(source, "slos", "workloads", list(workloads))
+
+
+def _check_patterns(source: Source, section: str, key: str, names: list[str]) -> None:
+    entries = source.root.get(section)
+    for name, entry in entries.items() if isinstance(entries, dict) else ():
+        patterns = entry.get(key) if isinstance(entry, dict) else None
         for n, pattern in enumerate(patterns if isinstance(patterns, list) else ()):
             if names and isinstance(pattern, str) and not _matching(names, [pattern]):
-                what = f"matches no endpoint, {schema.unknown(pattern, names)}"
-                source.add(("workloads", workload, "endpoints", n), what)
+                what = f"matches no {key[:-1]}, {schema.unknown(pattern, names)}"
+                source.add((section, name, key, n), what)
 
 
 def _matching(names: Iterable[str], patterns: Iterable[str]) -> list[str]:

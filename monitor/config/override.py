@@ -74,8 +74,8 @@ def _pick(rest: str, path: KeyPath, known: list[str]) -> str:
 
 
 def _below(section: type[Section] | None, path: tuple[str, ...]) -> type[Section] | None:
-    if len(path) == 2 and path[0] in NAMED:
-        return NAMED[path[0]]
+    if len(path) > 1 and path[-2] in NAMED and (len(path) == 2 or path[-2] == "slos"):
+        return NAMED[path[-2]]
     return inner(keys(section)[path[-1]]) if section else None
 
 

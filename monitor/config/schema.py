@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -19,11 +19,13 @@ from pydantic import (
     Field,
     SecretStr,
     ValidationError,
+    model_validator,
 )
 
 from monitor.config import values
-from monitor.config.problem import KeyPath, one_of, shorten
+from monitor.config.problem import KeyPath, UnfitError, one_of, shorten
 from monitor.config.source import Source, Text
+from monitor.slo import PRESETS
 from probes.endpoint import Auth, Inline
 from probes.workload import Cache, Connection
 
@@ -80,7 +82,7 @@ Headers = dict[
 ]
 FreeMapping = Annotated[dict[str, Any], BeforeValidator(values.free_mapping)]
 FreeList = Annotated[Any, BeforeValidator(values.free_list)]
-Named = Annotated[dict[str, Any], BeforeValidator(values.named_mappings)]
+Percent = Annotated[float, AfterValidator(values.percent)]
 
 
 class Section(BaseModel):
@@ -196,6 +198,58 @@ class LoadCaps(Section):
     duration: Duration | None = None
 
 
+class SlicesSection(Section):
+    """`slices` of an SLO."""
+
+    every: Literal["1m", "5m"] = "1m"
+    target: Percent = 99.0
+
+
+class SloSection(Section):
+    """An entry of `slos`; None takes the default of `monitor.slo.Slo`, or the preset's.
+
+    Attributes:
+        preset: Makes one SLO per metric of `monitor.slo.PRESETS`.
+        objective: Percent of valid results that are to be good.
+        window: Seconds, or `month`.
+        zone: Whose month.
+        ttft: Seconds that are still good; so are `ttfat`, `tpot` and `e2e`.
+        consistency: Greatest p99 / p50 of `metric`.
+        source: Where the figures come from.
+    """
+
+    preset: Literal[tuple(PRESETS)] | None = None  # type: ignore[valid-type]
+    objective: Percent = 99.0
+    window: Annotated[float | str, BeforeValidator(values.slo_window)] = 30 * 86400.0
+    zone: Annotated[Line, AfterValidator(values.zone)] | None = None
+    indicator: Literal["availability", "rate_limited", "correctness"] | None = None
+    ttft: Duration | None = None
+    ttfat: Duration | None = None
+    tpot: Duration | None = None
+    e2e: Duration | None = None
+    consistency: Annotated[float, Field(gt=1, le=1000)] | None = None
+    metric: Literal["ttft", "ttfat", "tpot", "e2e"] | None = None
+    count_429: Literal["bad", "excluded"] = "excluded"
+    slices: SlicesSection | None = None
+    endpoints: Annotated[list[Line], Field(min_length=1)] | None = None
+    workloads: Annotated[list[Line], Field(min_length=1)] | None = None
+    source: Line | None = None
+
+    @model_validator(mode="after")
+    def _is_one_thing(self) -> SloSection:
+        what = ("preset", "indicator", "ttft", "ttfat", "tpot", "e2e", "consistency")
+        given = [name for name in what if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise UnfitError(f"one of {', '.join(what)}", f"both {given[0]} and {given[1]}")
+        if self.zone and self.window != "month":
+            raise UnfitError("`window: month` beside it", "a zone without a month")
+        if self.metric and self.consistency is None:
+            raise UnfitError("`consistency` beside it", "a metric without a limit of its spread")
+        if self.slices and self.consistency is not None:
+            raise UnfitError("one of the two", "both slices and consistency")
+        return self
+
+
 class EndpointSection(Section):
     """An entry of `endpoints`."""
 
@@ -226,7 +280,7 @@ class EndpointSection(Section):
     price: Price = Price()
     load: Annotated[LoadCaps, BeforeValidator(values.load)] = LoadCaps()
     references: FreeList = Field(default_factory=list)
-    slos: Named = Field(default_factory=dict)
+    slos: dict[Name, SloSection] = Field(default_factory=dict)
     alerts: FreeMapping = Field(default_factory=dict)
     maintenance: FreeList = Field(default_factory=list)
 
@@ -262,14 +316,18 @@ class RootSection(Section):
     retention: Retention = Retention()
     alerting: Literal["internal", "prometheus"] = "internal"
     references: FreeList = Field(default_factory=list)
-    slos: Named = Field(default_factory=dict)
+    slos: dict[Name, SloSection] = Field(default_factory=dict)
     alerts: FreeMapping = Field(default_factory=dict)
     maintenance: FreeList = Field(default_factory=list)
     notify: FreeMapping = Field(default_factory=dict)
 
 
-NAMED: Mapping[str, type[Section]] = {"endpoints": EndpointSection, "workloads": WorkloadSection}
-"""Mappings of the root whose keys are names, and what each entry is."""
+NAMED: Mapping[str, type[Section]] = {
+    "endpoints": EndpointSection,
+    "workloads": WorkloadSection,
+    "slos": SloSection,
+}
+"""Keys that hold a mapping of names, and what each entry is; `slos` stands in two places."""
 
 SectionT = TypeVar("SectionT", bound=Section)
 
@@ -280,7 +338,9 @@ def keys(section: type[Section]) -> dict[str, Any]:
 
 
 def inner(annotation: Any) -> type[Section] | None:
-    """Return the section that a key holds; None for a value or a mapping of free shape."""
+    """Return the section that a key holds; None for a value or a mapping by name or free shape."""
+    if get_origin(annotation) is dict:
+        return None
     for part in (annotation, *get_args(annotation)):
         if isinstance(part, type) and issubclass(part, Section):
             return part
@@ -334,8 +394,8 @@ def _at(value: Any, loc: KeyPath) -> Any:
 
 def _known(section: type[Section], loc: KeyPath) -> list[str]:
     known: Any = section
-    for part in loc:
-        known = inner(keys(known)[str(part)])
+    for above, part in zip((None, *loc), loc, strict=False):
+        known = NAMED[str(above)] if above == "slos" else inner(keys(known)[str(part)])
     return list(keys(known))
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from typing import Any
 from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import SecretStr
 
-from monitor.config.problem import UnfitError, shorten
+from monitor.config.problem import UnfitError
 from monitor.config.source import Text, plain
 from probes.endpoint import normalize_url
 
@@ -25,13 +26,15 @@ _LONGEST_DURATION = 10 * 366 * 86400
 _SHORTEST_INTERVAL, _LONGEST_INTERVAL = 0.1, 366 * 86400
 _LINE_LENGTH = 500
 _KEY_LENGTH = 20_000
+_SHORTEST_SLO, _LONGEST_SLO = 3600, 92 * 86400
 _PORTS = 65536
 
 
 def duration(value: Any) -> float:
     """Return the seconds of `500ms`, `60s`, `5m`, `1h` or `1d`."""
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None
-    seconds = float(match[1]) * _UNITS[match[2]] if match else 0.0
+    # Rounded, or 700ms would be 0.7000000000000001 and the bound of a histogram.
+    seconds = round(float(match[1]) * _UNITS[match[2]], 9) if match else 0.0
     if seconds <= 0:
         raise UnfitError("a duration such as 500ms, 60s, 5m, 1h or 1d")
     if seconds > _LONGEST_DURATION:
@@ -168,13 +171,33 @@ def free_list(value: Any) -> Any:
     return free(value)
 
 
-def named_mappings(value: Any) -> Any:
-    """Return a mapping of names to mappings of any shape."""
-    found = free_mapping(value)
-    for key, item in found.items():
-        if not _NAME.fullmatch(key) or not isinstance(item, dict):
-            raise UnfitError("names with a mapping each", f"'{shorten(key)}' does not fit")
-    return found
+def percent(value: float) -> float:
+    """Return an objective in percent; 0.999 is a share, and meant as 99.9."""
+    if not 50 <= value <= 100:
+        raise UnfitError("a percentage from 50 to 100 such as 99.9")
+    return value
+
+
+def slo_window(value: Any) -> Any:
+    """Return the seconds of an SLO's rolling window, or `month`."""
+    if value == "month":
+        return "month"
+    try:
+        seconds = duration(value)
+    except UnfitError:
+        seconds = 0.0
+    if not _SHORTEST_SLO <= seconds <= _LONGEST_SLO:
+        raise UnfitError("a window from 1h to 92d such as 30d, or month")
+    return seconds
+
+
+def zone(value: str) -> str:
+    """Return the IANA name of a time zone that this machine knows."""
+    try:
+        ZoneInfo(value)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise UnfitError("a time zone such as Europe/Berlin") from None
+    return value
 
 
 def budget(value: Any) -> Any:

@@ -19,6 +19,7 @@ import probes
 from monitor import link
 from monitor.config import DEFAULTS, KINDS, Config, ConfigError, is_public, keyring, load, schema
 from monitor.config.source import MAX_BYTES, plain, text
+from monitor.slo import Slo
 from probes.endpoint import Auth, Inline
 from probes.workload import Cache, Check, Connection, Limits
 
@@ -679,7 +680,7 @@ def test_an_endpoint_says_all_that_an_endpoint_can(read: Load, tmp_path: Path) -
     assert (config.price.accelerator_hour, config.price.currency) == (3.0, "EUR")
     assert (config.load.allow, config.load.duration) == (True, 300.0)
     assert config.references == ["1.1.1.1:53"]
-    assert config.slos == {"avail": {"objective": 99.9}}
+    assert config.slos == {"avail": Slo(name="avail", objective=0.999)}
     assert (config.alert_rules.down_after, set(config.alert_rules.off)) == (2, {"NoData"})
     assert config.maintenance == [{"at": "02:00", "for": "1h", "zone": "Europe/Berlin"}]
 
@@ -702,7 +703,7 @@ def test_the_root_says_all_that_a_root_can(read: Load, tmp_path: Path) -> None:
     assert (config.retention.results, config.retention.hours) == (7 * 86400.0, 400 * 86400.0)
     assert (config.alerting, config.references) == ("prometheus", {"dns": "1.1.1.1"})
     assert (config.slos, config.notify) == (
-        {"a": {}},
+        {"a": Slo(name="a")},
         {"ops": {"type": "webhook", "url": "https://h"}},
     )
     assert {probe.workload.seed for probe in config.probes} == {9}

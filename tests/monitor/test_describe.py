@@ -7,7 +7,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from monitor.config import Config, load
-from monitor.describe import Forecast, describe, effective, forecast, span, starter, warnings
+from monitor.describe import (
+    Forecast,
+    describe,
+    effective,
+    forecast,
+    span,
+    starter,
+    third_bad,
+    warnings,
+)
 
 LOCAL = "endpoints:\n  llama:\n    url: http://127.0.0.1:8000\n    model: llama-3.1-8b\n"
 
@@ -83,6 +92,23 @@ def test_time_to_page_is_three_bad_results(
     config = read(LOCAL + f"workloads: {{chat: {{interval: {interval}, limits: {{{limits}}}}}}}\n")
     found = forecasts(config)["llama/chat"]
     assert (found.page_best, found.page_worst, found.page_hanging) == (best, worst, hanging)
+
+
+@pytest.mark.parametrize(
+    ("interval", "takes", "confirm", "seconds"),
+    [
+        (60.0, 0.0, 10.0, 20.0),  # refused: two confirmations
+        (15.0, 0.0, 10.0, 15.0),  # a confirmation at 10, a slot at 15
+        (5.0, 0.0, 10.0, 10.0),  # slots come sooner than confirmations
+        (60.0, 20.0, 10.0, 80.0),  # hangs: 0 to 20, 30 to 50, 60 to 80
+        (3600.0, 20.0, 10.0, 80.0),
+        (60.0, 20.0, None, 140.0),
+    ],
+)
+def test_confirmations_bring_the_third_bad_result_forward(
+    interval: float, takes: float, confirm: float | None, seconds: float
+) -> None:
+    assert third_bad(interval, takes, confirm) == seconds
 
 
 # --- warnings ------------------------------------------------------------------------------------
@@ -179,7 +205,12 @@ def test_own_prompts_are_not_printed(read: Load) -> None:
 
 def test_the_effective_configuration_loads_as_itself(read: Load, tmp_path: Path) -> None:
     content = (
-        "site: fra-1\nlisten: '[::1]:0'\nretention: {results: 36h}\nslos: {a: {objective: 99.9}}\n"
+        "site: fra-1\nlisten: '[::1]:0'\nretention: {results: 36h}\n"
+        "slos: {a: {objective: 99.9, window: 7d},"
+        " m: {window: month, zone: Europe/Berlin, count_429: bad},"
+        " t: {ttft: 1500ms, slices: {every: 5m, target: 95}, endpoints: ['*'], workloads: [chat]},"
+        " r: {indicator: rate_limited}, d: {consistency: 3.5, metric: e2e},"
+        " p: {preset: limits-llama-3.1-8b-server}}\n"
         "maintenance: [{at: '02:00', for: 90m, every: [saturday, sunday]}]\n"
         + LOCAL
         + "    token_param: null\n    release: '1.10'\n"
