@@ -89,8 +89,10 @@ class Endpoint:
 
 
 def _forms(value: str) -> tuple[str, ...]:
+    """How a value may stand in a text: as it is, in a URL (strictly, as aiohttp does), in JSON."""
     escaped = json.dumps(value)[1:-1]
-    return value, quote(value, safe=""), quote_plus(value), escaped, escaped.replace("/", "\\/")
+    encoded = (quote(value, safe=""), quote_plus(value), quote(value, safe="/?:@!$'()*,"))
+    return value, *encoded, escaped, escaped.replace("/", "\\/")
 
 
 def normalize_url(url: str) -> str:
