@@ -29,9 +29,12 @@ def names_in(path: pathlib.Path) -> frozenset[str]:
 
 
 def scenario_file(name: str) -> pathlib.Path | None:
-    """Where a scenario lies; None where there is none."""
+    """Where a scenario, or a variant of one (scenario/variant), lies; None where there is none."""
+    stem, _, variant = name.partition("/")
     folders = (ROOT / "tests/conformance" / folder for folder in ("scenarios", "own"))
-    return next((f for d in folders if (f := d / f"{name}.yaml").is_file()), None)
+    found = next((f for d in folders if (f := d / f"{stem}.yaml").is_file()), None)
+    there = found is not None and (not variant or f"\n  {variant}:\n" in found.read_text("utf-8"))
+    return found if there else None
 
 
 def exists(proof: str) -> bool:
