@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import probes.exchange
 from probes import Limits, Outcome, Workload
 from tests.probes.raw_server import (
     DONE,
@@ -310,20 +309,3 @@ async def test_a_gzipped_stream_is_read_although_it_was_not_asked_for() -> None:
     assert result.outcome is Outcome.OK
     assert result.content is not None
     assert result.content.text == "a"
-
-
-def test_what_a_loop_delay_spoils_depends_on_what_it_could_bend() -> None:
-    """A refused connection is true however late we were; a limit is not if we slept through it."""
-    tainted = probes.exchange.tainted
-    assert not tainted(Outcome.OK, 0.009, 0.01, 0.02, Limits())
-    assert tainted(Outcome.OK, 0.011, 0.01, 0.02, Limits())
-    assert not tainted(Outcome.OK, 0.011, 1.0, 2.0, Limits())
-    assert tainted(Outcome.OK, 0.051, 1.0, 2.0, Limits())
-    assert tainted(Outcome.OK, 0.011, None, 0.1, Limits())
-    assert not tainted(Outcome.OK, 0.011, None, 1.0, Limits())
-    assert not tainted(Outcome.CONNECT, 0.2, None, 0.001, Limits())
-    assert not tainted(Outcome.HTTP_5XX, 0.2, None, 0.001, Limits())
-    assert not tainted(Outcome.TIMEOUT_TTFT, 0.2, None, 20.0, Limits(ttft=20))
-    assert tainted(Outcome.TIMEOUT_TTFT, 1.1, None, 20.0, Limits(ttft=20))
-    assert tainted(Outcome.TIMEOUT_CONNECT, 0.6, None, None, Limits(connect=10))
-    assert not tainted(Outcome.TIMEOUT_CONNECT, 0.4, None, None, Limits(connect=10))
