@@ -19,6 +19,7 @@ from monitor.history import History
 from monitor.link import Heartbeat, ProbePlan, ResultRow, SkipRow
 from monitor.metrics.families import INFO_LABELS, Families, Own, info_family
 from monitor.metrics.series import Key, ProbeSeries, braced, header
+from monitor.slo import Standing
 from probes.result import Excluded, Outcome, ProbeResult
 
 _PHASES = ("dns", "connect", "tls", "send", "wait")
@@ -136,6 +137,28 @@ class Metrics:
             probe.drop(family)
         else:
             probe.child(family).set(value)
+        self._changed.append(key)
+
+    def count_slo(self, plan: ProbePlan, slo: str, *, good: bool) -> None:
+        """Count an event that is valid for an SLO."""
+        key, families = _key(plan), self._families
+        probe = self._probe(key)
+        probe.child(families.slo_valid, slo=slo).inc()  # first: good never exceeds valid
+        probe.child(families.slo_good, slo=slo).inc(good)
+        self._changed.append(key)
+
+    def set_slos(self, plan: ProbePlan, standings: Mapping[str, Standing]) -> None:
+        """Set budgets and burn rates of a probe, by SLO; what is None or left out is removed."""
+        key, families = _key(plan), self._families
+        probe = self._probe(key)
+        left = {(n,): s.remaining for n, s in standings.items() if s.remaining is not None}
+        rates = {(n, w): rate for n, s in standings.items() for w, rate in s.rates.items()}
+        probe.drop(families.slo_budget, keep=left)
+        probe.drop(families.slo_burn, keep=rates)
+        for (slo,), remaining in left.items():
+            probe.child(families.slo_budget, slo=slo).set(remaining)
+        for (slo, window), rate in rates.items():
+            probe.child(families.slo_burn, slo=slo, window=window).set(rate)
         self._changed.append(key)
 
     def set_store(self, queue_length: int, dropped: int) -> None:

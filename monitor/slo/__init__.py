@@ -1,10 +1,11 @@
 """Objectives: what counts as good, how fast the error budget goes, when that is worth a page.
 
 Pure: integers in, decisions out; no clock, no I/O. `objective` says what an SLO is and judges one
-result, `burn` reckons with counts, `windows` keeps rolling counts, `period` knows windows of time,
-`estimate` what a figure is worth.
+result, `burn` reckons with counts, `windows` keeps rolling counts, `book` those of one probe,
+`period` knows windows of time, `estimate` what a figure is worth.
 """
 
+from monitor.slo.book import SloBook, Standing
 from monitor.slo.burn import (
     BURN_ALERTS,
     BURN_WINDOWS,
@@ -35,7 +36,9 @@ __all__ = [
     "Month",
     "Slices",
     "Slo",
+    "SloBook",
     "SloWindow",
+    "Standing",
     "applies",
     "budget_remaining",
     "burn_rate",
