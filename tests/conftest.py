@@ -1,24 +1,44 @@
-"""For every test: figures that a test measures and does not assert are printed at the end."""
+"""What `make check` leaves to `make test`: files that start servers, browsers or long searches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-Figure = Callable[[str], None]
-"""Takes a line to be printed after the run."""
+from tests.figures import figure, pytest_terminal_summary
+
+__all__ = ["figure", "pytest_terminal_summary"]
+
+HERE = Path(__file__).parent
+SLOW = (
+    "conformance",
+    "faults",
+    "stack",
+    "recorded",
+    "cases/test_scenarios.py",
+    "probes/test_client",
+    "probes/test_reference.py",
+    "probes/test_histogram.py",
+    "probes/test_sse.py",
+    "monitor/notify",
+    "monitor/store",
+    "monitor/test_cli.py",
+    "monitor/test_app.py",
+    "monitor/test_config.py",
+    "monitor/test_demo.py",
+    "monitor/test_prober.py",
+    "monitor/test_supervise.py",
+    "monitor/test_web.py",
+    "monitor/metrics",
+)
+"""Beginnings of paths below tests/. A test elsewhere that takes seconds marks itself."""
 
 
-@pytest.fixture
-def figure(record_property: Callable[[str, object], None]) -> Figure:
-    """Say a figure; it is printed by whoever prints the summary, from all workers."""
-    return lambda text: record_property("figure", text)
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print all figures."""
-    for report in terminalreporter.getreports("passed"):
-        for name, value in report.user_properties:
-            if name == "figure":
-                terminalreporter.write_line(f"FIGURE {value}")
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test of a slow file."""
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            place = item.path.relative_to(HERE).as_posix()
+            if place.startswith(SLOW):
+                item.add_marker(pytest.mark.slow)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Figure
 from tests.e2e.monitored import Monitored, wait_for
 from tests.faults.rig import running
+from tests.figures import Figure
 from tests.servers import reference_server, require
 
 pytestmark = pytest.mark.slow

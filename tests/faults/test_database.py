@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Figure
 from tests.e2e.monitored import wait_for
 from tests.faults.rig import SECONDS, doubled, missing, refused, running, slots
+from tests.figures import Figure
 from tests.servers import Server, reference_server, require
 
 INTERVALS = {"a/chat": 0.3, "a/models": 0.2}

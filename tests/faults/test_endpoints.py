@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Figure
 from tests.e2e.monitored import Monitored, wait_for
 from tests.faults.rig import doubled, prober, rss, running, slots
+from tests.figures import Figure
 from tests.probes.raw_server import (
     ANSWER,
     HEAD,
@@ -92,16 +92,20 @@ async def healthy(peer: Peer) -> None:
         await peer.send(ANSWER)
 
 
-FAULTS: dict[str, tuple[Script, str, bool]] = {
-    "endless": (endless, "protocol_error", False),
-    "comments": (endless_comments, "timeout_ttft", True),
-    "line": (endless_line, "protocol_error", False),
-    "trickle": (byte_a_second, "timeout_ttft", True),
-    "garbage": (garbage, "protocol_error", False),
-    "redirect": (redirect, "http_redirect", False),
-    "healthy": (healthy, "ok", False),
+FAULTS: dict[str, tuple[Script, set[str], bool]] = {
+    "endless": (
+        endless,
+        {"protocol_error", "timeout_total"},
+        False,
+    ),  # by size or, on a slow machine, time
+    "comments": (endless_comments, {"timeout_ttft"}, True),
+    "line": (endless_line, {"protocol_error"}, False),
+    "trickle": (byte_a_second, {"timeout_ttft"}, True),
+    "garbage": (garbage, {"protocol_error"}, False),
+    "redirect": (redirect, {"http_redirect"}, False),
+    "healthy": (healthy, {"ok"}, False),
 }
-"""By endpoint: what it does, the outcome, and whether an attempt lasts beyond its next slot."""
+"""By endpoint: what it does, its outcomes, and whether an attempt lasts beyond its next slot."""
 
 
 @pytest.fixture(scope="module")
@@ -145,8 +149,8 @@ def test_each_fault_is_its_outcome_and_nothing_else(
     _, expected, lasts = FAULTS[name]
     outcomes = {outcome: n for (endpoint, _, outcome), n in monitor.stored_counts().items()
                 if endpoint == name}  # fmt: skip
-    assert set(outcomes) == {expected}
-    assert outcomes[expected] >= (4 if lasts else 9)
+    assert set(outcomes) <= expected
+    assert sum(outcomes.values()) >= (4 if lasts else 9)
 
 
 def test_every_slot_is_there_once_and_on_time(monitor: Monitored, watched: int) -> None:

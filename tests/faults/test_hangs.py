@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Figure
 from tests.e2e.monitored import Monitored, wait_for
 from tests.faults.rig import doubled, missing, prober, running, slots
+from tests.figures import Figure
 from tests.servers import reference_server
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Figure
 from tests.e2e.monitored import Monitored, wait_for
 from tests.faults.rig import (
     RANDOM,
@@ -24,6 +23,7 @@ from tests.faults.rig import (
     spawn,
     until_ready,
 )
+from tests.figures import Figure
 from tests.servers import Server, reference_server
 
 pytestmark = pytest.mark.slow

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Figure
 from tests.e2e.monitored import Monitored, wait_for
 from tests.faults.rig import RANDOM, START, group, kill, prober, running, spawn
+from tests.figures import Figure
 from tests.servers import Server, reference_server
 
 pytestmark = pytest.mark.slow

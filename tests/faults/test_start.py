@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Figure
 from tests.e2e.monitored import Monitored, wait_for
 from tests.faults.rig import START, group, prober, processes, running
+from tests.figures import Figure
 from tests.servers import Server, reference_server
 
 KEY = "planted-key-8Zq4vT"
