@@ -101,7 +101,8 @@ layers: $(DEV)
 
 .PHONY: check
 check: lint ## Lint and run the fast tests; under a minute.
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m 'not e2e and not slow' $(ARGS)
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m 'not e2e and not slow' \
+		--hypothesis-profile quick $(ARGS)
 
 .PHONY: e2e
 e2e: demo-deps ## Run only the end-to-end tests.

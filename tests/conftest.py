@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.figures import figure, pytest_terminal_summary
 
 __all__ = ["figure", "pytest_terminal_summary"]
 
 HERE = Path(__file__).parent
+
+settings.register_profile("quick", max_examples=15, deadline=None)  # of `make check`
 SLOW = (
     "conformance",
     "faults",
