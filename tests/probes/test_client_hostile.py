@@ -32,9 +32,9 @@ def said(*headers: bytes, status: bytes = b"200 OK", body: bytes = GOOD) -> byte
 
 def storable(result: ProbeResult) -> bool:
     """Whether the link and every database take the record."""
-    return b"\0" not in msgspec.msgpack.encode((result.reason, result.error_excerpt)) and bool(
-        msgspec.msgpack.encode(result)
-    )
+    words = (result.reason, result.error_excerpt, result.error_code, result.finish_reason)
+    told = (*words, result.served_model, result.request_id)
+    return bool(msgspec.msgpack.encode(result)) and not any("\0" in word for word in told if word)
 
 
 @pytest.mark.parametrize(
