@@ -35,6 +35,9 @@ ENDING = (signal.SIGTERM, signal.SIGINT)
 _RENDER = 1.0
 _PRUNE = 3600.0
 _SILENT_SLOTS = 3
+_SLOS = 30.0
+_BURNS = 3 * DAY_S
+"""Seconds of the longest burn window: what must be known before burn alerts are judged."""
 
 _T = TypeVar("_T")
 
@@ -63,11 +66,15 @@ class Probe:
         state: Its state machine.
         heard: When it last reported a result, monotonic.
         shown_up: The value of `endpoint_up` at /metrics now; None is no series.
+        slos: Its objectives.
+        slos_shown: When their figures at /metrics were last set, wall clock.
     """
 
-    def __init__(self, plan: ProbePlan, labels: dict[str, str]) -> None:
+    def __init__(self, plan: ProbePlan, labels: dict[str, str], slos: Iterable[Slo] = ()) -> None:
         self.plan = plan
         self.labels = labels
+        self.slos = SloBook(slos)
+        self.slos_shown = 0.0
         self.history = History()
         self.state = ProbeState(since=time.time())
         self.heard = time.monotonic()
@@ -160,14 +167,16 @@ class Monitor:
         self._store = store
         self.pager = pager
         self._probes = {
-            plan.id: Probe(plan, dict(config.endpoints[plan.endpoint.name].labels))
+            plan.id: Probe(
+                plan, dict(config.endpoints[plan.endpoint.name].labels), config.slos_of(plan)
+            )
             for plan in config.probes
         }
         self._started_at = time.time()
         self._probing_since = time.time() - (time.monotonic() - child.started)
         self._restarts_seen = 0
         self._exposition = b""
-        self._metrics = Metrics(version=package_version())
+        self._metrics = Metrics(version=package_version(), thresholds=config.thresholds())
         for probe in self._probes.values():
             self._metrics.watch(probe.plan, probe.history, probe.labels)
         self.supervisor = Supervisor(config.plan(), self.record, child)
@@ -185,7 +194,21 @@ class Monitor:
                 before[name].append(slot)
         for name, probe in self._probes.items():
             probe.restore(sorted(before[name], key=lambda slot: slot.at))
-        self.pager.restored = True
+        now = time.time()
+        async with reading(self._config.store_url) as periods:
+            await self._refill_slos(periods, now - _BURNS, self._probing_since)
+            self.pager.restored = True
+            await self._refill_slos(periods, now - self._config.retention.results, now - _BURNS)
+
+    async def _refill_slos(self, periods: Periods, since: float, until: float) -> None:
+        """Take a stretch of stored results into the objectives, as far as their windows reach."""
+        for probe in self._probes.values():
+            names = (probe.plan.endpoint.name, probe.plan.workload.name)
+            for window in probe.slos.windows.values():
+                oldest = max(since, start_of(window.slo.window, until))
+                await periods.fill(*names, window, oldest, until)
+            probe.slos.look_again()
+            probe.slos_shown = 0.0
 
     def record(self, boot: str, row: Row) -> None:
         """Take one row: history, state, metrics, store. Called in the order of arrival."""
@@ -214,9 +237,23 @@ class Monitor:
         excluded = self.pager.excluded(outcome)
         probe.take(slot_of(row, excluded))
         self._metrics.observe(row, excluded)
+        self._judge(probe, row, excluded or row.result.excluded)
         self._store.put_result(row, boot=boot, site=self._config.site, excluded=excluded)
         _log_result(row)
         self.pager.result(row.probe, self._looks_of(probe, time.time()))
+
+    def _judge(self, probe: Probe, row: ResultRow, excluded: Excluded | None) -> None:
+        """Count a result for the probe's objectives."""
+        result = row.result
+        times = {
+            "ttft": result.ttft_s,
+            "ttfat": result.ttfat_s,
+            "tpot": result.tpot_s,
+            "e2e": result.e2e_s,
+        }
+        for name, good in probe.slos.take(row.slot_at, result.outcome, excluded, times):
+            self._metrics.count_slo(probe.plan, name, good=good)
+            probe.slos_shown = 0.0
 
     def _maintained(self, row: ResultRow) -> bool:
         """Whether a result is of work that was announced: it enters nothing."""
@@ -235,7 +272,12 @@ class Monitor:
             yield name, self._looks_of(probe, wall)
 
     def _looks_of(self, probe: Probe, wall: float) -> Looks:
-        return Looks(state=probe.now(wall), day=probe.day, last_error=probe.history.last_error)
+        return Looks(
+            state=probe.now(wall),
+            day=probe.day,
+            last_error=probe.history.last_error,
+            burns=tuple(_burn(slo, fired) for slo, fired in probe.slos.burns(wall)),
+        )
 
     # -- what the page asks ----------------------------------------------------------------
 
@@ -310,9 +352,21 @@ class Monitor:
             if value != probe.shown_up:
                 self._metrics.set_up(probe.plan, value)
                 probe.shown_up = value
+            if probe.slos.windows and not 0 <= wall - probe.slos_shown < _SLOS:
+                probe.slos_shown = wall
+                self._metrics.set_slos(probe.plan, probe.slos.standings(wall))
         self._metrics.set_store(self._store.queue_length, self._store.dropped)
         self._metrics.set_restarts(self.supervisor.restarts)
         self._metrics.set_alerts(firing_counts(self.pager.book), self.pager.outbox.oldest_s(wall))
+
+
+def _burn(slo: Slo, fired: Fired) -> Burn:
+    return Burn(
+        slo=slo.name,
+        window=fired.alert.long,
+        severity=fired.alert.severity,
+        numbers=numbers(fired, slo.objective),
+    )
 
 
 def _log_result(row: ResultRow) -> None:

@@ -75,6 +75,10 @@ class SloBook:
             )
         return self._burns
 
+    def look_again(self) -> None:
+        """Forget what burned: windows were filled from the store."""
+        self._looked_at = None
+
     def standings(self, now: float) -> dict[str, Standing]:
         """Return how every SLO stands, by name."""
         return {name: _standing(window, now) for name, window in self.windows.items()}

@@ -28,7 +28,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from monitor.slo import Counts, Indicator, Slo, meaning
+from monitor.slo import Counts, Indicator, Slo, SloWindow, meaning
 from monitor.store.engine import StoreError, errors_named, named, open_engine, parse_url
 from monitor.store.tables import results, skips
 from probes.result import Excluded, Outcome
@@ -129,6 +129,13 @@ class Periods:
         )
         rows = await self._ask(asked)
         return [(float(b) * width, Counts(int(g), int(v))) for b, g, v in rows]
+
+    async def fill(
+        self, endpoint: str, workload: str, window: SloWindow, since: float, until: float
+    ) -> None:
+        """Take the events of [since, until) into a window that does not hold them yet."""
+        for at, counts in await self.counts(endpoint, workload, window.slo, since, until):
+            window.fill(at, counts)
 
     def _whole(self, number: ColumnElement[Any]) -> ColumnElement[Any]:
         """Round down: SQLite may have been built without `floor`, and PostgreSQL's cast rounds."""
