@@ -10,24 +10,27 @@ import signal
 import socket
 import time
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import TypeVar
 
 from aiohttp import web
 
 from monitor.alerts import ProbeState, advance, current, silent_after, up
+from monitor.conditions import Burn
 from monitor.config import Config
 from monitor.history import DAY_S, History, Slot, slot_of
 from monitor.link import Heartbeat, ProbePlan, ResultRow, Row, Skip, SkipRow
 from monitor.metrics import Metrics
 from monitor.notify.words import clock
 from monitor.pager import Looks, Pager, firing_counts
+from monitor.slo import Fired, Slo, SloBook, numbers, start_of
 from monitor.status import Health, ProbeStatus, State
 from monitor.store import Store, StoreError
+from monitor.store.periods import Periods, reading
 from monitor.supervise import Child, Supervisor
 from monitor.web import About, build_app
-from probes.result import Outcome
+from probes.result import Excluded, Outcome
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
 """The signals that end the monitor in good order."""
