@@ -113,10 +113,9 @@ cov: demo-deps ## Run the whole suite and report branch coverage.
 	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --cov --cov-report=term $(ARGS)
 
 .PHONY: bench
-bench: $(DEV) ## Run every benchmark: benchmarks/bench_*.py.
-	@test -n "$(wildcard benchmarks/bench_*.py)" || { echo "no benchmarks/bench_*.py"; exit 1; }
-	@for f in $(wildcard benchmarks/bench_*.py); do \
-	  echo "== $$f"; $(BIN)/python -m "benchmarks.$$(basename "$$f" .py)" $(ARGS); \
+bench: $(DEV) ## Run the benchmarks: accuracy and cost, scrapes, 500 probes.
+	@for name in accuracy scrape scale; do \
+	  echo "== $$name"; $(BIN)/python -m "benchmarks.$$name"; \
 	done
 
 .PHONY: format
