@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import tempfile
 import threading
 import time
@@ -19,7 +20,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from benchmarks.accuracy import TOKENS, median, run_client, server
+from benchmarks.accuracy import TOKENS, run_client, server
 from benchmarks.scale import config, monitor
 from monitor.demo import Child
 
@@ -63,14 +64,14 @@ def measure(base: str, streams: int, rounds: int) -> dict[str, Any]:
                     scraper.stop()
                     took += scraper.took
                 values.append(row["stamp_p99_ms"])
-    without, scraped = median(found["without"]), median(found["with"])
+    without, scraped = statistics.median(found["without"]), statistics.median(found["with"])
     return {
         "streams": streams,
         "tokens_a_round": 3 * streams * TOKENS,
         "stamp_p99_ms_without": without,
         "stamp_p99_ms_with": scraped,
         "ratio": scraped / without,
-        "scrape_s_p50": median(took),
+        "scrape_s_p50": statistics.median(took),
         "scrape_s_max": max(took),
         "scrapes": len(took),
     }
