@@ -323,6 +323,101 @@ def calibrate(
         Console(soft_wrap=True).print(calibration_table(found))
 
 
+notify = typer.Typer(help="Whom alerts are told.", no_args_is_help=True)
+app.add_typer(notify, name="notify")
+
+
+@notify.command("test", epilog="Example: endpoint-monitor notify test endpoint-monitor.yaml ops")
+def notify_test(
+    config: Annotated[Path, _CONFIG],
+    channel: Annotated[str | None, typer.Argument(help="Name; all without one.")] = None,
+) -> None:
+    """Send a test to the channels of a configuration: one that fires and its end.
+
+    Exit code 0: all were delivered. 1: some were not. 2: bad usage.
+    """
+    from monitor.operate import test_channel
+
+    loaded = _load(config)
+    names = [known.name for known in loaded.channels]
+    if not names:
+        _refuse(f"{config}: no channel, expected `notify` with at least one")
+    if channel is not None and channel not in names:
+        _refuse(f"{channel}: unknown channel, expected one of {', '.join(names)}")
+    failed = False
+    for known in loaded.channels:
+        if channel in (None, known.name):
+            problem = _run(test_channel(loaded, known))
+            print(f"{known.name}: {problem or 'delivered'}")
+            failed = failed or problem is not None
+    raise typer.Exit(SOME_FAILED if failed else OK)
+
+
+@app.command(
+    epilog="Example: endpoint-monitor silence endpoint-monitor.yaml -m endpoint=llama --for 2h"
+)
+def silence(
+    config: Annotated[Path, _CONFIG],
+    match: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--match", "-m", metavar="LABEL=PATTERN", help="All must fit; * is anything."
+        ),
+    ] = None,
+    last: Annotated[str, typer.Option("--for", help="How long: 30m, 2h, 1d.")] = "1h",
+    comment: Annotated[str, typer.Option("--comment", "-c", help="Why.")] = "",
+    end: Annotated[str | None, typer.Option(metavar="ID", help="End a silence now.")] = None,
+) -> None:
+    """Keep alerts from being told for a while; without --match or --end list the silences."""
+    from monitor.config.values import duration
+    from monitor.operate import add_silence, end_silence, list_silences
+
+    loaded = _load(config)
+    if end is not None:
+        if not _ask(end_silence(loaded, end)):
+            _refuse(f"--end: no silence {end!r}")
+        print(f"ended {end}")
+    elif not match:
+        print("\n".join(_ask(list_silences(loaded))) or "no silence holds")
+    else:
+        pairs = [text.partition("=") for text in match]
+        if not all(name and equals for name, equals, _ in pairs):
+            _refuse("--match: expected LABEL=PATTERN such as endpoint=llama")
+        try:
+            seconds = duration(last)
+        except ValueError:
+            _refuse(f"--for: {last!r}, expected a duration such as 30m, 2h or 1d")
+        matchers = {name: pattern for name, _, pattern in pairs}
+        print(_ask(add_silence(loaded, matchers, seconds, comment)))
+
+
+@app.command(epilog="Example: endpoint-monitor ack endpoint-monitor.yaml Down/llama/chat")
+def ack(
+    config: Annotated[Path, _CONFIG],
+    alert: Annotated[
+        str | None, typer.Argument(help="An alert's key or an incident's id; lists without one.")
+    ] = None,
+    comment: Annotated[str, typer.Option("--comment", "-c", help="Who does what.")] = "",
+) -> None:
+    """Take an alert in hand: no more reminders until it ends."""
+    from monitor.operate import acknowledge
+
+    lines = _ask(acknowledge(_load(config), alert, comment))
+    if alert is not None and not lines:
+        _refuse(f"{alert}: not told or not firing, see `endpoint-monitor ack {config}`")
+    print("\n".join(lines) or "nothing fires")
+
+
+def _ask(work: Coroutine[None, None, _T]) -> _T:
+    """Run what asks the store, or end with its one line."""
+    from monitor.store import StoreError
+
+    try:
+        return _run(work)
+    except StoreError as exc:
+        _refuse(str(exc))
+
+
 def main() -> None:
     """Entry point of the console script."""
     try:
