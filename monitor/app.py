@@ -26,7 +26,7 @@ from monitor.notify.words import clock
 from monitor.pager import Looks, Pager, firing_counts
 from monitor.slo import Fired, Slo, SloBook, numbers, start_of
 from monitor.status import Health, ProbeStatus, State
-from monitor.store import Store, StoreError
+from monitor.store import Keep, Store, StoreError
 from monitor.store.periods import Periods, reading
 from monitor.supervise import Child, Supervisor
 from monitor.web import About, build_app
@@ -36,6 +36,7 @@ ENDING = (signal.SIGTERM, signal.SIGINT)
 """The signals that end the monitor in good order."""
 
 _RENDER = 1.0
+_ROLL_UP = 60.0
 _PRUNE = 3600.0
 _SILENT_SLOTS = 3
 _SLOS = 30.0
@@ -338,15 +339,29 @@ class Monitor:
             self._exposition = await asyncio.to_thread(self._metrics.render)
             await asyncio.sleep(max(0.05, _RENDER - (time.monotonic() - began)))
 
-    async def prune_forever(self) -> None:
-        """Delete what is past keeping once an hour; what fails is tried again at the next."""
-        days = self._config.retention.results / DAY_S
+    async def maintain_forever(self) -> None:
+        """Close hours once a minute, and once an hour delete what is past keeping.
+
+        What fails is tried again at the next turn.
+        """
+        kept = self._config.retention
+        keep = Keep(
+            results=kept.results,
+            failures=kept.failures,
+            minutes=kept.minutes,
+            hours=kept.hours,
+            days=kept.days,
+        )
+        pruned = time.monotonic()
         while True:
-            await asyncio.sleep(_PRUNE)
+            await asyncio.sleep(_ROLL_UP)
             try:
-                await self._store.prune(time.time(), days)
+                await self._store.roll_up(time.time())
+                if time.monotonic() - pruned > _PRUNE:
+                    pruned = time.monotonic()
+                    await self._store.maintain(time.time(), keep)
             except StoreError as exc:
-                log.warning("event=prune_failed reason=%r", str(exc))
+                log.warning("event=maintenance_failed reason=%r", str(exc))
 
     def _update_gauges(self) -> None:
         wall = time.time()
@@ -464,7 +479,7 @@ async def _run(monitor: Monitor, stopping: asyncio.Event) -> None:
     background = [
         asyncio.create_task(monitor.supervisor.run()),
         asyncio.create_task(monitor.render_forever()),
-        asyncio.create_task(monitor.prune_forever()),
+        asyncio.create_task(monitor.maintain_forever()),
         asyncio.create_task(monitor.pager.run(monitor.looks)),
     ]
     await _until_stopped(stopping, background)

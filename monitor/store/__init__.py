@@ -7,7 +7,8 @@ while the database is locked, full or away. What `flush` has waited for is commi
 
 from monitor.store.alerting import AlertStore, Letter
 from monitor.store.engine import StoreError
+from monitor.store.retention import Keep
 from monitor.store.rows import Failure
 from monitor.store.store import Store
 
-__all__ = ["AlertStore", "Failure", "Letter", "Store", "StoreError"]
+__all__ = ["AlertStore", "Failure", "Keep", "Letter", "Store", "StoreError"]

@@ -17,6 +17,8 @@ from monitor.link import ResultRow, SkipRow
 from monitor.store import retention
 from monitor.store.alerting import AlertStore
 from monitor.store.engine import errors_named, named, open_engine, writing
+from monitor.store.retention import Keep
+from monitor.store.rollup import hour_of, roll_up
 from monitor.store.rows import (
     RESULT_SLOT,
     SKIP_SLOT,
@@ -29,12 +31,11 @@ from monitor.store.rows import (
     skip_record,
     skip_slot,
 )
-from monitor.store.tables import results, skips
+from monitor.store.tables import PROBE, events, open_hours, results, skips
 from monitor.store.writer import Writer
 from probes.result import Excluded, Outcome
 
 _PAGE = 2000
-RAW_DAYS = 14.0
 
 
 class Store:
@@ -137,13 +138,22 @@ class Store:
         asked = asked.order_by(results.c.slot_at.desc(), results.c.id.desc()).limit(limit)
         return [failure(row) for row in await self._ask(asked)]
 
-    async def prune(self, now: float, raw_days: float = RAW_DAYS) -> int:
-        """Delete what is past keeping and return the number of rows; run it once a day.
+    async def roll_up(self, now: float, budget_s: float = 5.0) -> bool:
+        """Close hours that ended, for about `budget_s`; run it once a minute.
 
-        Ok results and skips go after `raw_days`, the rest after 400 days.
+        After a gap it goes on from call to call, oldest hour first. Return whether all are
+        closed.
         """
         with errors_named(self._name):
-            return await retention.prune(self._write_engine, now, raw_days)
+            return await roll_up(self._write_engine, now, budget_s)
+
+    async def maintain(self, now: float, keep: Keep | None = None) -> int:
+        """Delete what is past keeping and give the space back; run it once an hour.
+
+        Return the number of rows deleted. Results that no hour knows of yet stay.
+        """
+        with errors_named(self._name):
+            return await retention.prune(self._write_engine, now, keep or Keep())
 
     async def _ask(self, question: Select[Any]) -> Sequence[Row[*tuple[Any, ...]]]:
         with errors_named(self._name):
@@ -156,9 +166,29 @@ class Store:
         by_table: dict[Table, list[dict[str, Any]]] = defaultdict(list)
         for table, values in records:
             by_table[table].append(values)
+        listed = {
+            (hour_of(values["slot_at"]), *(values[name] for name in PROBE))
+            for table, values in records
+            if table is not events
+        }
+        names = ("start_at", *PROBE)
+        # In one order, or two writers of one database could wait for each other.
+        open_now = [dict(zip(names, key, strict=True)) for key in sorted(listed)]
         async with self._write_engine.begin() as connection:
             for table, rows in by_table.items():
                 await connection.execute(self._insert(table), rows)
+            if open_now:
+                await connection.execute(self._list_open(), open_now)
+
+    def _list_open(self) -> Insert:
+        """Return what lists hours to close; those listed already are locked, see `rollup`."""
+        if self._engine.dialect.name == "sqlite":
+            return sqlite.insert(open_hours).on_conflict_do_nothing()
+        asked = postgresql.insert(open_hours)
+        key = list(open_hours.primary_key)
+        return asked.on_conflict_do_update(
+            index_elements=key, set_={"start_at": asked.excluded.start_at}
+        )
 
     def _insert(self, table: Table) -> Insert:
         if self._engine.dialect.name == "sqlite":

@@ -1,4 +1,4 @@
-"""The tables: results, skips and events. Alembic's revisions bring a database to this shape.
+"""The tables of measurements. Alembic's revisions bring a database to this shape.
 
 All times are wall clock UTC as seconds since the epoch in double precision, exact to a
 microsecond, alike on SQLite and PostgreSQL; durations are seconds.
@@ -16,7 +16,9 @@ from sqlalchemy import (
     Double,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
+    PrimaryKeyConstraint,
     Table,
     Text,
     text,
@@ -104,3 +106,43 @@ events = Table(
     Column("detail", JSON(none_as_null=True)),
     Index("ix_events_at", "at"),
 )
+
+TIMES = tuple("ttft ttfat tpot_usage tpot_tokenizer tpot_chunks e2e".split())
+"""Columns of `hours` and `days`: one histogram each, of ok results that count.
+
+Time per output token is kept apart by who counted the tokens: figures of two sources do not mix.
+"""
+
+PROBE = ("endpoint", "workload", "site")
+"""What tells one probe's rows from another's; `start_at` tells its hours apart."""
+
+
+def _span(name: str, *columns: Column[Any]) -> Table:
+    """Return a table of one row a probe and span; its key in the order in which rows come."""
+    key = [Column("start_at", Double, nullable=False)]
+    names = [Column(name, Text, nullable=False) for name in PROBE]
+    return Table(name, metadata, *key, *names, *columns, PrimaryKeyConstraint("start_at", *PROBE))
+
+
+def _counts() -> list[Column[Any]]:
+    names = "scheduled good bad rate_limited misconfigured neutral"
+    names += " prompt_tokens cached_tokens output_tokens reasoning_tokens"
+    return [
+        *(Column(name, BigInteger, nullable=False) for name in names.split()),
+        Column("cost", Double),
+        *_columns(JSON(none_as_null=True), "outcomes excluded skips"),
+    ]
+
+
+hours = _span("hours", *_counts(), *_columns(LargeBinary(), " ".join(TIMES)))
+
+# A day's histograms are running sums, of all days from the first of its block (`rollup.BLOCK`) to
+# this one: any stretch of days is the difference of two rows, not the sum of thirty.
+days = _span("days", *_counts(), *_columns(LargeBinary(), " ".join(TIMES)))
+
+# One row an hour, too: its sixty minutes packed.
+minutes = _span("minutes", Column("counts", LargeBinary, nullable=False))
+
+# Hours with rows that no row of `hours` knows of yet. Written with the rows themselves, so that
+# neither a crash nor a month's gap loses one, and a late row opens its hour again.
+open_hours = _span("open_hours")

@@ -30,9 +30,10 @@ async def test_plain_ok_results_go_after_a_fortnight(store_url: str) -> None:
     store = await Store.open(store_url)
     put(store, (20, Outcome.OK), (15, Outcome.OK), (13, Outcome.OK), (1, Outcome.OK))
     await store.flush()
-    assert await store.prune(NOW) == 2
+    assert await store.roll_up(NOW)
+    assert await store.maintain(NOW) == 2
     assert await kept(store) == [13, 1]
-    assert await store.prune(NOW) == 0
+    assert await store.maintain(NOW) == 0
     await store.close()
 
 
@@ -43,9 +44,10 @@ async def test_errors_and_their_neighbours_stay_four_hundred_days(store_url: str
     put(store, *good, (297.0, BAD), (401.0, BAD), (402.0, Outcome.OK), (399.0, Outcome.OK))
     put(store, (297.5, Outcome.OK), (296.5, Outcome.OK), endpoint="b")
     await store.flush()
-    await store.prune(NOW)
+    assert await store.roll_up(NOW)
+    await store.maintain(NOW)
     assert await kept(store) == [298, 297, 296]
-    assert await store.prune(NOW) == 0
+    assert await store.maintain(NOW) == 0
     await store.close()
 
 
@@ -58,7 +60,8 @@ async def test_pruning_in_small_batches_leaves_the_same(
     outcomes = [BAD if i in (7, 8, 20) else Outcome.OK for i in range(40)]
     put(store, *((100 - i, outcome) for i, outcome in enumerate(outcomes)))
     await store.flush()
-    await store.prune(NOW)
+    assert await store.roll_up(NOW)
+    await store.maintain(NOW)
     assert await kept(store) == [100 - i for i in (6, 7, 8, 9, 19, 20, 21)]
     await store.close()
 
@@ -71,7 +74,8 @@ async def test_skips_go_with_raw_results_and_events_stay(store_url: str) -> None
         store.put_skip(row, boot="b", site="here", endpoint="a", workload="chat")
         store.put_event(NOW - age * DAY_S, "x")
     await store.flush()
-    assert await store.prune(NOW) == 1
+    assert await store.roll_up(NOW)
+    assert await store.maintain(NOW) == 1
     assert await kept(store) == [1]
     await store.close()
 
@@ -85,6 +89,7 @@ async def test_the_file_shrinks_when_less_is_kept(tmp_path: Path, sqlite_url: st
     await store.close()
     before = (tmp_path / "store.db").stat().st_size
     store = await Store.open(sqlite_url)
-    assert await store.prune(NOW) == 5000
+    assert await store.roll_up(NOW)
+    assert await store.maintain(NOW) == 5000
     await store.close()
     assert (tmp_path / "store.db").stat().st_size < before / 10

@@ -192,7 +192,7 @@ async def test_a_question_to_a_broken_database_is_an_error_of_ours(store: Store)
     """Nobody outside this package knows what SQLAlchemy raises."""
     async with store._write_engine.begin() as connection:
         await connection.run_sync(results.drop)
-    for question in (store.counts(), store.last_errors(), store.prune(1e9)):
+    for question in (store.counts(), store.last_errors(), store.maintain(1e9)):
         with pytest.raises(StoreError, match=r"^store .*results"):
             await question
     with pytest.raises(StoreError):
