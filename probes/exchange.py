@@ -144,7 +144,7 @@ def result_of(exchange: Exchange, loop_lag: float, *, keep_content: bool) -> Pro
         served_model=_short(meter.model, hide),
         fingerprint=_short(meter.fingerprint, hide),
         request_id_sent=exchange.request_id,
-        request_id=_short(response_headers.request_id(headers) or meter.request_id, hide),
+        request_id=_short(response_headers.request_id(headers, meter.request_id), hide),
         error_code=_short(error.code, hide) if error else None,
         error_excerpt=_excerpt(meter.excerpt(), hide),
         retry_after_s=response_headers.retry_after(headers, now),

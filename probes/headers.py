@@ -15,7 +15,6 @@ _REQUEST_IDS = (
     "apim-request-id",
     "x-generation-id",
     "x-amzn-requestid",
-    "cf-ray",
 )
 _REMAINING = (
     "x-ratelimit-remaining-requests",
@@ -42,13 +41,17 @@ _TIMES = (
 _UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-_YEAR = 366 * 86400.0
+_LARGEST = float(1 << 53)  # the most that every reader of JSON keeps exact
 _EPOCH_MS = 1e11  # a reset this large can only be a date in milliseconds
 
 
-def request_id(headers: Mapping[str, str]) -> str | None:
-    """Return the server's id of this request; None when it gives none."""
-    return next((value for name in _REQUEST_IDS if (value := headers.get(name))), None)
+def request_id(headers: Mapping[str, str], in_body: str | None = None) -> str | None:
+    """Return the server's id of this request; None when it gives none.
+
+    An id in the body (Groq) comes before that of a CDN, which names only its own part.
+    """
+    named = next((value for name in _REQUEST_IDS if (value := headers.get(name))), None)
+    return named or in_body or headers.get("cf-ray")
 
 
 def fallback(headers: Mapping[str, str]) -> bool:
@@ -74,8 +77,8 @@ def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
 
 
 def _sane(wait: float | None) -> float | None:
-    """Return a wait; None for one of more than a year, which no server can mean."""
-    return wait if wait is not None and wait <= _YEAR else None
+    """Return a wait; None for what is none, were it endless."""
+    return wait if wait is not None and wait < _LARGEST else None
 
 
 def _until(value: str, now: datetime) -> float | None:
@@ -103,7 +106,7 @@ def remaining_requests(headers: Mapping[str, str]) -> int | None:
     """Return the requests left in the current limit; None when absent or the sentinel -1."""
     for name in _REMAINING:
         left = to_seconds(headers.get(name), 1.0)
-        if left is not None and left < 1 << 53:
+        if left is not None and left < _LARGEST:
             return int(left)
     return None
 

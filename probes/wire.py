@@ -303,12 +303,12 @@ class _Chunk(msgspec.Struct, rename={"guardrail": "amazon-bedrock-guardrailActio
 
 _chunks = msgspec.json.Decoder(_Chunk)
 _FAILED = frozenset({"error", "abort", "insufficient_system_resource", "network_error"})
-_FILTERED = frozenset({"content_filter", "guardrail_intervened", "ResponsibleAIPolicyViolation"})
+_FILTERED = frozenset({"content_filter", "ResponsibleAIPolicyViolation"})
 
 
 def is_filtered(code: str | None) -> bool:
     """Whether a finish reason or error code says that a filter stepped in."""
-    return code in _FILTERED
+    return code is not None and (code in _FILTERED or "guardrail" in code)
 
 
 def chat_event(event: Event) -> Piece:

@@ -27,7 +27,13 @@ _TEXT_FORMATS = ("text", "srt", "vtt")
 
 
 class TranscriptionReader:
-    """Reads transcripts: OpenAI's typed events, vLLM's chat-shaped chunks, or a document."""
+    """Reads transcripts: OpenAI's typed events, vLLM's chat-shaped chunks, or a document.
+
+    It remembers whether deltas came: what only the end tells came at once, as one event.
+    """
+
+    def __init__(self) -> None:
+        self._streamed = False
 
     def event(self, event: Event) -> Piece:
         """Read one event. vLLM gives a finish reason after every audio segment: no end."""
@@ -40,9 +46,12 @@ class TranscriptionReader:
             return Piece()
         delta = document.get("delta")
         if document.get("type") == "transcript.text.delta" and isinstance(delta, str):
+            self._streamed = self._streamed or bool(delta)
             return Piece(text=delta)
         if document.get("type") == "transcript.text.done":
-            return Piece(end=True, usage=read_usage(document.get("usage")))
+            text = document.get("text")
+            whole = text if isinstance(text, str) and not self._streamed else ""
+            return Piece(text=whole, end=True, usage=read_usage(document.get("usage")))
         return Piece()
 
     def body(self, document: Any) -> Piece:
@@ -52,7 +61,10 @@ class TranscriptionReader:
         text = document.get("text")
         piece = Piece(text=text if isinstance(text, str) else "")
         piece.usage = read_usage(document.get("usage"))
-        seconds = to_seconds(document.get("duration"), 1.0)
+        usage = document.get("usage")
+        billed = usage.get("seconds") if isinstance(usage, Mapping) else None
+        duration = document.get("duration")
+        seconds = to_seconds(billed if duration is None else duration, 1.0)
         piece.content = {"audio_s": seconds} if seconds is not None else None
         return piece
 
@@ -92,7 +104,7 @@ def _text(value: Any) -> str:
 
 
 def reader(_workload: Workload, _request: Request) -> Reader:
-    """Return a reader; it holds no state."""
+    """Return a reader for one answer."""
     return TranscriptionReader()
 
 

@@ -9,6 +9,8 @@ import argparse
 import asyncio
 import json
 import pathlib
+import sys
+import traceback
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -34,6 +36,15 @@ TOOL = {
 SIDE_PORTS = ("main", "tls", "blackhole", "slam", "mute", "closed")
 
 
+def credentials(auth: str) -> dict[str, Any]:
+    """Return how a scenario's `auth` sends a key: a style, the name of a header, or none."""
+    if auth == "none":
+        return {}
+    style = auth if auth in (Auth.BEARER, Auth.API_KEY, Auth.QUERY) else Auth.API_KEY
+    name = None if style == auth else auth
+    return {"api_key": "conformance-key", "auth": Auth(style), "auth_name": name}
+
+
 def endpoint_of(scenario: Mapping[str, Any], info: Mapping[str, Any]) -> Endpoint:
     """Return the endpoint that a scenario's `client` describes."""
     client = scenario.get("client") or {}
@@ -45,8 +56,7 @@ def endpoint_of(scenario: Mapping[str, Any], info: Mapping[str, Any]) -> Endpoin
         name=scenario["id"],
         url=normalize_url(target),
         model=scenario["id"],
-        api_key="conformance-key",
-        auth=Auth(client.get("auth") or "bearer"),
+        **credentials(client.get("auth") or "bearer"),
         api_version=client.get("api_version"),
         token_param=client.get("token_param", "max_tokens"),
         send_stream_options=client.get("send_stream_options", True),
@@ -141,8 +151,8 @@ async def attempt(
     return rows
 
 
-async def main() -> None:
-    """Run the scenarios and write one JSON object a line."""
+async def main() -> int:
+    """Run the scenarios and write one JSON object a line; return 1 if one of them raised."""
     parser = argparse.ArgumentParser(prog="python -m tests.conformance")
     parser.add_argument("--info", required=True)
     parser.add_argument("--scenarios", required=True, action="append", type=pathlib.Path)
@@ -166,12 +176,21 @@ async def main() -> None:
         async with turn:
             return await attempt(scenario, info, pool, lag)
 
-    rows = [row for rows in await asyncio.gather(*map(in_turn, chosen)) for row in rows]
+    done = await asyncio.gather(*map(in_turn, chosen), return_exceptions=True)
     await pool.close()
     lag.stop()
+    # A fault of ours in one scenario must not take the results of the others along.
+    raised = 0
     with args.results.open("w", encoding="utf-8") as out:
-        out.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        for scenario, rows in zip(chosen, done, strict=True):
+            if isinstance(rows, BaseException):
+                raised = 1
+                sys.stderr.write(f"{scenario['id']} raised\n")
+                traceback.print_exception(rows)
+            else:
+                out.writelines(json.dumps(row) + "\n" for row in rows)
+    return raised
 
 
 if __name__ == "__main__":
-    uvloop.run(main())
+    sys.exit(uvloop.run(main()))
