@@ -254,7 +254,7 @@ class Prober:
                 id=probe.id,
                 misfire_grace_time=None,
                 coalesce=True,
-                max_instances=1,
+                max_instances=16,  # it never waits, and a slot must not be lost to a late loop
             )
         # A full collection over a fresh heap took 239 ms, over a frozen one 0.006 ms.
         gc.collect()
@@ -295,6 +295,8 @@ class Prober:
         beats = asyncio.create_task(self._beat())
         watch = asyncio.create_task(self._watch_clock())
         await self._stopping.wait()
+        self._scheduler.pause()
+        await asyncio.sleep(0.01)  # what has just been fired begins, so that it can end as aborted
         self._scheduler.shutdown(wait=False)
         for task in (beats, watch, *self._tasks):
             task.cancel()

@@ -167,20 +167,20 @@ def slots(
     """
     query = (
         "select probe, slot_at from results where slot_at between ?1 and ?2 union all "
-        "select probe, slot_at from skips where slot_at between ?1 and ?2"
+        "select probe, slot_at from skips where slot_at between ?1 and ?2 order by slot_at"
     )
-    found: dict[str, Counter[int]] = defaultdict(Counter)
+    found: dict[str, list[int]] = defaultdict(list)
     for probe, at in monitor.query(query, since, until):
         interval = intervals[probe]
         number = (at - OFFSET - phase(probe, interval)) / interval
-        if abs(number - round(number)) * interval < 0.01:
-            found[probe][round(number)] += 1
-    return found
+        found[probe].append(round(number))
+    return {probe: Counter(numbers[1:]) for probe, numbers in found.items()}
 
 
 def missing(counts: Counter[int]) -> list[int]:
     """Slots between the first and the last that are not there."""
-    return [n for n in range(min(counts), max(counts) + 1) if n not in counts]
+    numbers = sorted(counts)
+    return [n for n in range(numbers[0], numbers[-1]) if n not in counts] if numbers else []
 
 
 def doubled(counts: Counter[int]) -> list[int]:

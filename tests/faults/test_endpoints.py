@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.monitored import Monitored, wait_for
-from tests.faults.rig import doubled, prober, rss, running, slots
+from tests.faults.rig import doubled, missing, prober, rss, running, slots
 from tests.figures import Figure
 from tests.probes.raw_server import (
     ANSWER,
@@ -40,12 +40,12 @@ endpoints:
 
 
 async def endless(peer: Peer) -> None:
-    """Tokens without end, as fast as they go."""
+    """Tokens without end."""
     await peer.request()
     many = chunk(event("more ") * 500)
     await peer.send(HEAD)
     while True:
-        await peer.send(many)
+        await peer.send(many, gap=0.0005)
 
 
 async def endless_comments(peer: Peer) -> None:
@@ -61,7 +61,7 @@ async def endless_line(peer: Peer) -> None:
     await peer.request()
     await peer.send(HEAD, chunk(b'data: {"x": "'))
     while True:
-        await peer.send(chunk(b"y" * 65536))
+        await peer.send(chunk(b"y" * 65536), gap=0.0005)
 
 
 async def byte_a_second(peer: Peer) -> None:
@@ -158,7 +158,7 @@ def test_every_slot_is_there_once_and_on_time(monitor: Monitored, watched: int) 
     intervals = {f"{name}/chat": INTERVAL for name in FAULTS}
     for probe, counts in slots(monitor, intervals, until=time.time() - TOTAL - 1).items():
         assert not doubled(counts), probe
-        assert sorted(counts) == list(range(min(counts), max(counts) + 1)), probe
+        assert not missing(counts), probe
     late = "select max(schedule_lag_s) from results where endpoint = 'healthy'"
     assert monitor.query(late)[0][0] < INTERVAL
     assert monitor.query("select distinct reason from skips") in ([], [("overlap",)])

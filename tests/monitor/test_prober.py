@@ -277,6 +277,26 @@ async def test_the_prober_ends_when_its_parent_is_gone(server: Server) -> None:
     await asyncio.wait_for(serving, 5)
 
 
+async def test_no_end_loses_a_slot_or_says_more_than_it_must(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ends at the very moment at which slots are fired: each is there, as ok or aborted."""
+    probes = [replace(planned(server.url, 0.1), id=f"p{n}") for n in range(30)]
+    for n in range(5):
+        async with probing() as (parent, _):
+            parent.give(*probes)
+            await until(lambda: len(parent.of(ResultRow)) > 60)
+            grid = resumed("p0", 0.1, 0)
+            await asyncio.sleep(grid.after(time.monotonic()) - time.monotonic() + n * 0.001)
+        for probe in probes:
+            slots = sorted(
+                row.slot for row in parent.rows
+                if not isinstance(row, Heartbeat) and row.probe == probe.id
+            )  # fmt: skip
+            assert slots == list(range(slots[0], slots[0] + len(slots)))
+    assert capsys.readouterr().err == ""
+
+
 async def test_an_attempt_that_ignores_its_end_holds_nobody_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
