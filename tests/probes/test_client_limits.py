@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Iterator
 
+import aiohttp
 import pytest
 
 from probes import Limits, LoopLag, Outcome, ProbeResult, Workload
@@ -53,6 +54,19 @@ def full_backlog() -> Iterator[str]:
             filler.setblocking(False)
             filler.connect_ex(listener.getsockname())
         yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+
+
+async def test_a_resolver_that_never_answers_is_a_dns_fault_at_the_connect_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def resolve(*_: object, **__: object) -> None:
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(aiohttp.DefaultResolver, "resolve", resolve)
+    began = time.monotonic()
+    result = await probe("http://slow.invalid/v1", Workload(limits=Limits(connect=0.2)))
+    assert result.outcome is Outcome.DNS
+    assert met(time.monotonic() - began, 0.2, result)
 
 
 async def test_connect_limit() -> None:
