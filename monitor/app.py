@@ -458,7 +458,7 @@ async def _start(
     try:
         store = await Store.open(config.store_url)
         stack.push_async_callback(_close, store)
-        pager = Pager(config, store.alerting(config.site), _page(address))
+        pager = Pager(config, store.alerting(config.site), _page(address), store.put_event)
         await pager.load()
         monitor = Monitor(config, store, child, pager)
     except StoreError as exc:

@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 from monitor.alerting import AlertBook, AlertState, Facts, Notice, Silence, decide, firing, told
@@ -83,8 +84,22 @@ class Pager:
             nothing is decided about them.
     """
 
-    def __init__(self, config: Config, store: AlertStore, page: str) -> None:
-        self._config, self._store = config, store
+    def __init__(
+        self,
+        config: Config,
+        store: AlertStore,
+        page: str,
+        on_event: Callable[[float, str, Mapping[str, Any]], None] = lambda *_: None,
+    ) -> None:
+        """Create it; `run` does the work.
+
+        Args:
+            config: Probes, rules, channels and windows.
+            store: Where book and letters are kept.
+            page: Base URL of the page, for links; empty if unknown.
+            on_event: Called with time, kind and detail for every notice.
+        """
+        self._config, self._store, self._on_event = config, store, on_event
         self._seen = {plan.id: _seen(config, plan) for plan in config.probes}
         self._silences: tuple[Silence, ...] = ()
         self._references: dict[str, bool] = {}
@@ -191,6 +206,9 @@ class Pager:
             self._unsaved += notices
             self._changed.set()
         for notice in notices:
+            keys = [state.alert.key for state in notice.alerts]
+            detail = {"incident": notice.incident, "since": notice.since, "alerts": keys}
+            self._on_event(notice.at, f"alert_{notice.kind}", detail)
             log.warning(
                 "alert=%s kind=%s incident=%s alerts=%d",
                 notice.alerts[0].alert.key, notice.kind, notice.incident, len(notice.alerts),
