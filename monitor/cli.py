@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, TextIO, TypeVar
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from monitor.config import Config
     from monitor.supervise import Child
@@ -416,6 +416,58 @@ def _ask(work: Coroutine[None, None, _T]) -> _T:
         return _run(work)
     except StoreError as exc:
         _refuse(str(exc))
+
+
+@app.command(epilog="Example: endpoint-monitor report endpoint-monitor.yaml --last 30d")
+def report(
+    config: Annotated[Path, _CONFIG],
+    last: Annotated[str, typer.Option(help="Period that ends now.")] = "30d",
+    form: Annotated[
+        str, typer.Option("--format", help="One of table, json, csv, html.")
+    ] = "table",
+    objective: Annotated[
+        str | None, typer.Option(metavar="PERCENT", help="What if every SLO asked for this?")
+    ] = None,
+    threshold: Annotated[
+        str | None, typer.Option(metavar="TIME", help="What if every latency SLO allowed this?")
+    ] = None,
+    sla: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="Judge by a vendor's rule as well.")
+    ] = None,
+) -> None:
+    """Judge stored history by the objectives, and by vendors' rules."""
+    import time
+
+    from monitor.config import ConfigError, load_sla, percent, seconds
+    from monitor.report import FORMATS, WhatIf, gather, render
+    from monitor.store import StoreError
+
+    if form not in FORMATS:
+        _refuse(f"--format: {form!r}, expected one of {', '.join(FORMATS)}")
+    period = _option("--last", last, seconds)
+    what_if = WhatIf(
+        objective=None if objective is None else _option("--objective", objective, percent) / 100,
+        threshold=None if threshold is None else _option("--threshold", threshold, seconds),
+    )
+    loaded, now = _load(config), time.time()
+    try:
+        rules = [load_sla(path) for path in sla or ()]
+        found = _run(gather(loaded, now - period, now, what_if=what_if, rules=rules))
+    except ConfigError as exc:
+        for problem in exc.problems:
+            print(problem, file=sys.stderr)
+        raise typer.Exit(USAGE) from None
+    except StoreError as exc:
+        _refuse(str(exc))
+    print(render(found, form), end="")
+
+
+def _option(name: str, text: str, read: Callable[[str], float]) -> float:
+    """Return the value of an option or end with what was expected."""
+    try:
+        return read(text)
+    except ValueError as exc:
+        _refuse(f"{name}: {text!r}, expected {exc}")
 
 
 def main() -> None:

@@ -394,8 +394,13 @@ def _at(value: Any, loc: KeyPath) -> Any:
 
 def _known(section: type[Section], loc: KeyPath) -> list[str]:
     known: Any = section
-    for above, part in zip((None, *loc), loc, strict=False):
-        known = NAMED[str(above)] if above == "slos" else inner(keys(known)[str(part)])
+    holds: Any = None
+    for part in loc:
+        if known is None:  # a mapping by name, and `part` is the name
+            known = inner(get_args(holds)[-1])
+        elif isinstance(part, str):
+            holds = keys(known)[part]
+            known = inner(holds)
     return list(keys(known))
 
 

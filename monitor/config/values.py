@@ -178,6 +178,14 @@ def percent(value: float) -> float:
     return value
 
 
+def percent_of(text: str) -> float:
+    """Return the number of an objective in percent that was given as text."""
+    try:
+        return percent(float(text))
+    except ValueError:
+        raise UnfitError("a percentage from 50 to 100 such as 99.9") from None
+
+
 def slo_window(value: Any) -> Any:
     """Return the seconds of an SLO's rolling window, or `month`."""
     if value == "month":
