@@ -384,6 +384,14 @@ def _fail(exchange: Exchange, outcome: Outcome, reason: str) -> None:
 def _map_fault(exchange: Exchange, exc: BaseException) -> None:
     """Map what aiohttp and the system raise to an outcome; the most specific wins."""
     outcome, timeline = _fault_outcome(exc), exchange.timeline
+    told = timeline.arrivals.told_status() if timeline.arrivals is not None else None
+    if outcome is Outcome.PROTOCOL_ERROR and exchange.meter.status is None and told is not None:
+        # A head and the garbage behind it came in one read, which aiohttp then drops as a whole.
+        # How bytes are cut must decide nothing: the status was told.
+        exchange.meter.head(told, "", "")
+        exchange.meter.protocol = f"{_FAULT_WORDS[outcome]}: {_cause(exc)}"
+        exchange.meter.close(clock(), End.GARBLED)
+        return
     if outcome is Outcome.CONNECT and timeline.ready is not None:
         outcome = Outcome.CONNECTION_LOST
     elif outcome is Outcome.CONNECT and timeline.tls_start is not None:

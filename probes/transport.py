@@ -18,6 +18,7 @@ The only module that touches aiohttp's transports. Theory of operation:
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import ssl
 import time
@@ -165,6 +166,9 @@ def note_sent(timeline: Timeline) -> None:
         timeline.sent = max(timeline.handed, timeline.drained)
 
 
+_STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([2-5]\d\d)[ \r\n]")
+
+
 class Arrivals(asyncio.Protocol):
     """Stamps reads and the end of writing, and forwards everything to aiohttp's protocol.
 
@@ -181,6 +185,7 @@ class Arrivals(asyncio.Protocol):
         self.inner: asyncio.Protocol = cast("asyncio.Protocol", inner)
         self.transport = transport
         self.heard: float | None = None
+        self._opening = b""
         self.over = False
         self._timeline = timeline
         self._content: aiohttp.StreamReader | None = None
@@ -195,8 +200,14 @@ class Arrivals(asyncio.Protocol):
         self.inner.data_received(data)
         if self._content is None:
             self.heard = at
+            self._opening = self._opening or data[:16]
         else:
             self._take(at, self._content)
+
+    def told_status(self) -> int | None:
+        """Return the status that the first bytes tell, though aiohttp could not read the head."""
+        found = _STATUS_LINE.match(self._opening)
+        return int(found[1]) if found else None
 
     def pause_writing(self) -> None:
         """Forward."""
