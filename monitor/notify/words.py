@@ -73,7 +73,7 @@ def _of_alert(state: AlertState, about: About, *, brief: bool) -> Iterator[str]:
         yield f"- {_name(state)}: {_lasted(state)} {numbers}".strip()
         return
     yield state.what
-    yield f"Since {clock(state.since)} ({_lasted(state)})"
+    yield f"Since {clock(state.since)}"
     if state.numbers:
         yield f"How bad: {state.numbers}"
     if state.last_error:

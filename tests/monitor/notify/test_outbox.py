@@ -107,7 +107,7 @@ def test_the_wording_says_what_since_when_how_bad_and_where_to_look() -> None:
     assert title(notice(), ABOUT) == "[Down, page] llama (chat) @ fra"
     assert text(notice(), ABOUT) == (
         "llama does not answer as it should (chat).\n"
-        "Since 2026-10-31 14:25:49 UTC (Down since 2026-10-31 14:25:49 UTC.)\n"
+        "Since 2026-10-31 14:25:49 UTC\n"
         "How bad: 3 bad results in a row. 97 of 100 valid results of the day were good.\n"
         "Last error: connect: connection refused\n"
         "Owner: ml-oncall\n"
