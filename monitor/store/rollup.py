@@ -223,13 +223,13 @@ async def _close_one(connection: AsyncConnection, probe: Probe, start: float) ->
 
 async def _close_day(connection: AsyncConnection, probe: Probe, day: float) -> None:
     """Replace a day's row by the sum of its hours, and carry the change to the days after."""
-    asked = select(hours).where(_of(hours, probe), _from(hours, day, day + DAY_S))
+    asked = select(hours).where(of_probe(hours, probe), starting(hours, day, day + DAY_S))
     own = merged(rollup_of(row) for row in (await connection.execute(asked)).all())
     if own.scheduled <= await _known(connection, days, probe, day):
         return
     block = day // BLOCK_S * BLOCK_S
     asked = select(days.c.start_at, *(days.c[name] for name in TIMES))
-    asked = asked.where(_of(days, probe), _from(days, block, block + BLOCK_S))
+    asked = asked.where(of_probe(days, probe), starting(days, block, block + BLOCK_S))
     rows = (await connection.execute(asked.order_by(days.c.start_at))).all()
     before = next((_times_of(row) for row in reversed(rows) if row.start_at < day), {})
     old = next((_times_of(row) for row in rows if row.start_at == day), before)
@@ -282,20 +282,22 @@ def rollup_of(row: Row[*tuple[Any, ...]]) -> Rollup:
 
 def row_of(table: Table, probe: Probe, start: float) -> ColumnElement[bool]:
     """Return the condition that picks one row of a table of spans."""
-    return and_(table.c.start_at == start, _of(table, probe))
+    return and_(table.c.start_at == start, of_probe(table, probe))
 
 
 def within(asked: Any, table: Table, probe: Probe, start: float) -> Any:
     """Return a question about an hour's raw rows."""
     slot = table.c.slot_at
-    return asked.where(_of(table, probe), slot >= start, slot < start + HOUR_S)
+    return asked.where(of_probe(table, probe), slot >= start, slot < start + HOUR_S)
 
 
-def _of(table: Table, probe: Probe) -> ColumnElement[bool]:
+def of_probe(table: Table, probe: Probe) -> ColumnElement[bool]:
+    """Return the condition that picks the rows of a probe."""
     return and_(*(table.c[name] == value for name, value in zip(PROBE, probe, strict=True)))
 
 
-def _from(table: Table, start: float, end: float) -> ColumnElement[bool]:
+def starting(table: Table, start: float, end: float) -> ColumnElement[bool]:
+    """Return the condition that picks the spans that start in [start, end)."""
     return and_(table.c.start_at >= start, table.c.start_at < end)
 
 

@@ -14,11 +14,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from monitor.history import Slot
 from monitor.link import ResultRow, SkipRow
-from monitor.store import retention
+from monitor.store import retention, windows
 from monitor.store.alerting import AlertStore
 from monitor.store.engine import errors_named, named, open_engine, writing
 from monitor.store.retention import Keep
-from monitor.store.rollup import hour_of, roll_up
+from monitor.store.rollup import Probe, hour_of, roll_up
 from monitor.store.rows import (
     RESULT_SLOT,
     SKIP_SLOT,
@@ -32,6 +32,7 @@ from monitor.store.rows import (
     skip_slot,
 )
 from monitor.store.tables import PROBE, events, open_hours, results, skips
+from monitor.store.windows import Asked, SpanCounts, WindowSummary
 from monitor.store.writer import Writer
 from probes.result import Excluded, Outcome
 
@@ -146,6 +147,39 @@ class Store:
         """
         with errors_named(self._name):
             return await roll_up(self._write_engine, now, budget_s)
+
+    async def window(
+        self,
+        probe: Probe,
+        start: float,
+        end: float,
+        asked: Asked | None = None,
+    ) -> WindowSummary | None:
+        """Return what the slots of a probe in [start, end) say; None without any."""
+        with errors_named(self._name):
+            found = await windows.windows(self._engine, start, end, asked or Asked(), probe)
+        return found[0] if found else None
+
+    async def windows(
+        self, start: float, end: float, asked: Asked | None = None
+    ) -> list[WindowSummary]:
+        """Return what the slots in [start, end) say, for every probe with one."""
+        with errors_named(self._name):
+            return await windows.windows(self._engine, start, end, asked or Asked())
+
+    async def daily(
+        self, start: float, end: float, probe: Probe | None = None
+    ) -> list[SpanCounts]:
+        """Return counts by day (UTC) and probe, oldest first; today's so far."""
+        with errors_named(self._name):
+            return await windows.daily(self._engine, start, end, probe)
+
+    async def by_minutes(
+        self, probe: Probe, start: float, end: float, width: int = 1
+    ) -> list[SpanCounts]:
+        """Return counts by 1 or 5 minutes with a slot, oldest first, closed hours only."""
+        with errors_named(self._name):
+            return await windows.by_minutes(self._engine, start, end, probe, width)
 
     async def maintain(self, now: float, keep: Keep | None = None) -> int:
         """Delete what is past keeping and give the space back; run it once an hour.

@@ -1,0 +1,482 @@
+"""What stored hours and days say of a stretch of time: counts, and percentiles from histograms.
+
+Theory of operation. A window is cut into whole days, which are differences of running sums; whole
+hours at its ends; and what no hour knows of, the hour not over yet and the parts of an hour at
+the edges, read raw. All from one snapshot, so nothing is seen twice or not at all. Where an
+edge's raw results are gone the whole hour is taken, and the window says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, Select, Table, and_, func, null, or_, select
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from monitor.store.rollup import (
+    BLOCK_S,
+    DAY_S,
+    HOUR_S,
+    MINUTE_COUNTS,
+    RAW,
+    SUMS,
+    TALLIES,
+    Probe,
+    Rollup,
+    close_hour,
+    hour_of,
+    merged,
+    of_probe,
+    starting,
+    unpack_minutes,
+)
+from monitor.store.tables import PROBE, TIMES, days, hours, minutes, open_hours, results, skips
+from probes.histogram import Counts, count_at_or_below, decode_counts, percentiles_of
+
+_RAW_S = 6 * HOUR_S
+"""How far back slots that no hour knows of are read; after a gap there may be a month of them."""
+
+Rows = Sequence[Row[*tuple[Any, ...]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is to be read from the histograms of a window.
+
+    Attributes:
+        times: Columns of `TIMES`; each costs time, so name the few that are shown.
+        percentiles: 0 to 100.
+        at_or_below: Thresholds by column, seconds, whose results are to be counted.
+        raw: Whether to read the slots that no hour knows of yet, and parts of an hour at the
+            edges, a hundred rows a millisecond; without, only whole hours that are closed.
+    """
+
+    times: Sequence[str] = TIMES
+    percentiles: Sequence[float] = (50.0, 90.0, 99.0)
+    at_or_below: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    raw: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Durations of the ok results of a window that count.
+
+    Attributes:
+        n: How many.
+        percentiles: Seconds by percentile, never below the exact one and at most 0.1 % above.
+            One too extreme for n is left out: a p99 needs a hundred results.
+        at_or_below: Results by threshold in seconds, which counts exactly within 0.1 % of it.
+    """
+
+    n: int
+    percentiles: Mapping[float, float]
+    at_or_below: Mapping[float, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowSummary:
+    """What the slots of one probe in a stretch of time say; counts as in `Rollup`.
+
+    Attributes:
+        start_at: What was read; earlier than asked where only whole hours or days are kept.
+        end_at: End of what was read, itself not part of it.
+        times: By column of `TIMES`; what was not asked for or has no value is missing.
+    """
+
+    endpoint: str
+    workload: str
+    site: str
+    start_at: float
+    end_at: float
+    scheduled: int
+    good: int
+    bad: int
+    rate_limited: int
+    misconfigured: int
+    neutral: int
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    reasoning_tokens: int
+    cost: float | None
+    outcomes: Mapping[str, int]
+    excluded: Mapping[str, int]
+    skips: Mapping[str, int]
+    times: Mapping[str, Times]
+
+    @property
+    def n(self) -> int:
+        """Valid results: good and bad."""
+        return self.good + self.bad
+
+    @property
+    def availability(self) -> float | None:
+        """Good of valid; None without a valid result."""
+        return self.good / self.n if self.n else None
+
+    @property
+    def coverage(self) -> float | None:
+        """Valid of scheduled; None without a slot."""
+        return self.n / self.scheduled if self.scheduled else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanCounts:
+    """Counts of one probe in a day or some minutes; `valid` is good and bad together."""
+
+    endpoint: str
+    workload: str
+    site: str
+    start_at: float
+    good: int
+    valid: int
+    rate_limited: int
+    scheduled: int
+
+
+@dataclass(slots=True)
+class _Parts:
+    """What is found of one probe, to be added up."""
+
+    start: float
+    end: float
+    sums: list[Rollup] = field(default_factory=list)
+    plus: list[Row[*tuple[Any, ...]]] = field(default_factory=list)
+    minus: list[Row[*tuple[Any, ...]]] = field(default_factory=list)
+    raw: list[Any] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cut:
+    """Where a window is cut: hours from `first`, days from `day` to `night`, hours to `last`."""
+
+    first: float
+    day: float
+    night: float
+    last: float
+
+    def hours(self) -> ColumnElement[bool]:
+        early = starting(hours, self.first, min(self.day, self.last))
+        return or_(early, starting(hours, max(self.night, self.day), self.last))
+
+
+def snapshot(engine: AsyncEngine) -> AsyncConnection:
+    """Return a connection whose questions all see one state of the database."""
+    if engine.dialect.name == "postgresql":  # SQLite's transactions always do
+        engine = engine.execution_options(isolation_level="REPEATABLE READ")
+    return engine.connect()
+
+
+async def windows(
+    engine: AsyncEngine, start: float, end: float, asked: Asked, probe: Probe | None = None
+) -> list[WindowSummary]:
+    """Return a summary of [start, end) for every probe with a slot in it, or for one."""
+    async with snapshot(engine) as connection:
+        reading = _Reading(connection, start, end, asked, probe)
+        await reading.read()
+    found = sorted(reading.found.items())
+    return await asyncio.to_thread(lambda: [_summary(name, one, asked) for name, one in found])
+
+
+async def daily(
+    engine: AsyncEngine, start: float, end: float, probe: Probe | None = None
+) -> list[SpanCounts]:
+    """Return counts by day (UTC) and probe, oldest first; today's so far."""
+    names = ("start_at", *PROBE, "good", "bad", "rate_limited", "scheduled")
+    asked = select(*(days.c[name] for name in names)).order_by(*days.primary_key)
+    async with snapshot(engine) as connection:
+        rows = await connection.execute(
+            asked.where(starting(days, start // DAY_S * DAY_S, end), *_only(days, probe))
+        )
+        return [
+            SpanCounts(
+                endpoint=endpoint,
+                workload=workload,
+                site=site,
+                start_at=at,
+                good=good,
+                valid=good + bad,
+                rate_limited=limited,
+                scheduled=scheduled,
+            )
+            for at, endpoint, workload, site, good, bad, limited, scheduled in rows
+        ]
+
+
+async def by_minutes(
+    engine: AsyncEngine, start: float, end: float, probe: Probe, width: int = 1
+) -> list[SpanCounts]:
+    """Return counts of a probe by 1 or 5 minutes with a slot, oldest first, closed hours only."""
+    asked = select(minutes.c.start_at, minutes.c.counts).order_by(minutes.c.start_at)
+    inside = starting(minutes, hour_of(start), end)
+    async with snapshot(engine) as connection:
+        rows = (await connection.execute(asked.where(inside, of_probe(minutes, probe)))).all()
+    spans = []
+    for hour, packed in rows:
+        counts = unpack_minutes(packed).reshape(60 // width, width, -1).sum(axis=1)
+        for place, numbers in enumerate(counts.tolist()):
+            at = hour + place * width * 60.0
+            if start <= at < end and any(numbers):
+                spans.append(_minute_span(probe, at, numbers))
+    return spans
+
+
+def _minute_span(probe: Probe, at: float, numbers: Sequence[int]) -> SpanCounts:
+    endpoint, workload, site = probe
+    named = dict(zip(MINUTE_COUNTS, numbers, strict=True))
+    return SpanCounts(
+        endpoint=endpoint,
+        workload=workload,
+        site=site,
+        start_at=at,
+        good=named["good"],
+        valid=named["good"] + named["bad"],
+        rate_limited=named["rate_limited"],
+        scheduled=sum(numbers),
+    )
+
+
+class _Reading:
+    """One window being read.
+
+    Attributes:
+        found: What there is, by probe.
+    """
+
+    def __init__(
+        self,
+        connection: AsyncConnection,
+        start: float,
+        end: float,
+        asked: Asked,
+        probe: Probe | None,
+    ) -> None:
+        self._connection = connection
+        self._start = start if asked.raw else hour_of(start)
+        self._end = end if asked.raw else hour_of(end)
+        self._asked = asked
+        self._probe = probe
+        self.found: dict[Probe, _Parts] = {}
+
+    async def read(self) -> None:
+        cut = await self._cut()
+        await self._add_sums(hours, cut.hours())
+        await self._add_histograms(hours, cut.hours())
+        if cut.day < cut.night:
+            await self._add_sums(days, starting(days, cut.day, cut.night))
+            await self._add_days(cut.day, cut.night)
+        if self._asked.raw:
+            await self._add_raw(cut)
+
+    async def _cut(self) -> _Cut:
+        """Cut at whole hours and days.
+
+        Today counts as whole when the window holds every hour there is of it. A day whose hours
+        are kept no longer can only be taken whole, too.
+        """
+        first = math.ceil(self._start / HOUR_S) * HOUR_S
+        last = hour_of(self._end)
+        oldest = await self._value(select(func.min(hours.c.start_at)))
+        newest = await self._value(select(func.max(hours.c.start_at)))
+        if oldest is None or newest is None:
+            return _Cut(first=first, day=last, night=last, last=last)
+        day, night = math.ceil(first / DAY_S) * DAY_S, last // DAY_S * DAY_S
+        if newest + HOUR_S <= last:
+            night = max(night, (newest // DAY_S + 1) * DAY_S)
+        if self._start // DAY_S < oldest // DAY_S:
+            day = self._start // DAY_S * DAY_S
+        if self._end // DAY_S < oldest // DAY_S:
+            night = math.ceil(self._end / DAY_S) * DAY_S
+        if day >= night:
+            return _Cut(first=first, day=last, night=last, last=last)
+        return _Cut(first=first, day=day, night=night, last=last)
+
+    async def _add_sums(self, table: Table, inside: ColumnElement[bool]) -> None:
+        by = [table.c[name] for name in PROBE]
+        first = func.min(table.c.start_at)
+        sums = [func.sum(table.c[name]) for name in (*SUMS, "cost")]
+        asked = select(*by, first, *sums).where(inside, *_only(table, self._probe)).group_by(*by)
+        for endpoint, workload, site, since, *numbers, cost in await self._rows(asked):
+            parts = self._parts((endpoint, workload, site))
+            parts.start = min(parts.start, since)
+            values: dict[str, Any] = {name: int(n) for name, n in zip(SUMS, numbers, strict=True)}
+            parts.sums.append(Rollup(**values, cost=cost))
+        tallies = [table.c[name] for name in TALLIES]
+        told = or_(*(column.is_not(null()) for column in tallies))
+        asked = select(*by, *tallies).where(inside, told, *_only(table, self._probe))
+        for endpoint, workload, site, *tally in await self._rows(asked):
+            held: dict[str, Any] = {
+                name: found or {} for name, found in zip(TALLIES, tally, strict=True)
+            }
+            self._parts((endpoint, workload, site)).sums.append(Rollup(**held))
+
+    async def _add_histograms(self, table: Table, inside: ColumnElement[bool]) -> None:
+        for row in await self._rows(self._blobs(table).where(inside, *_only(table, self._probe))):
+            self._parts(row[:3]).plus.append(row)
+
+    async def _add_days(self, day: float, night: float) -> None:
+        """Take each block's running sum at the end of the stretch less that before it."""
+        block = day // BLOCK_S * BLOCK_S
+        while block < night:
+            for row in await self._latest(block, min(night, block + BLOCK_S)):
+                self._parts(row[:3]).plus.append(row)
+            if day > block:
+                for row in await self._latest(block, day):
+                    if row[:3] in self.found:
+                        self._parts(row[:3]).minus.append(row)
+            block += BLOCK_S
+
+    async def _latest(self, start: float, end: float) -> Rows:
+        """Return every probe's last row of `days` in a stretch."""
+        by = [days.c[name] for name in PROBE]
+        newest = (
+            select(*by, func.max(days.c.start_at).label("newest"))
+            .where(starting(days, start, end), *_only(days, self._probe))
+            .group_by(*by)
+            .subquery()
+        )
+        same = [days.c[name] == newest.c[name] for name in PROBE]
+        asked = self._blobs(days).join(newest, and_(*same, days.c.start_at == newest.c.newest))
+        return await self._rows(asked)
+
+    async def _add_raw(self, cut: _Cut) -> None:
+        edges = {hour_of(at) for at in (self._start, self._end) if at % HOUR_S}
+        closed = await self._closed(edges)
+        unknown = await self._unknown()
+        for hour in sorted(edges | {at for at, _ in unknown}):
+            raw, skipped = await self._slots(hour)
+            for probe in raw.keys() | skipped.keys() | {p for at, p in closed if at == hour}:
+                row, mine = closed.get((hour, probe)), raw.get(probe, [])
+                reasons = skipped.get(probe, [])
+                if row is None and (hour, probe) not in unknown:
+                    continue
+                if row is not None and len(mine) + len(reasons) < row.scheduled:
+                    self._add_whole(probe, row)
+                    continue
+                parts = self._parts(probe)
+                parts.raw += [one for one in mine if self._start <= one.slot_at < self._end]
+                inside = [why for at, why in reasons if self._start <= at < self._end]
+                parts.skipped += inside
+
+    def _add_whole(self, probe: Probe, row: Any) -> None:
+        """Take an edge's hour whole: its raw results are kept no longer."""
+        parts = self._parts(probe)
+        parts.start = min(parts.start, row.start_at)
+        parts.end = max(parts.end, row.start_at + HOUR_S)
+        values = {name: getattr(row, name) for name in (*SUMS, "cost")}
+        values |= {name: getattr(row, name) or {} for name in TALLIES}
+        parts.sums.append(Rollup(**values))
+        parts.plus.append(row)
+
+    async def _closed(self, edges: set[float]) -> dict[tuple[float, Probe], Any]:
+        """Return the rows of hours at the edges."""
+        if not edges:
+            return {}
+        columns = [hours.c[name] for name in ("start_at", *SUMS, "cost", *TALLIES)]
+        asked = self._blobs(hours).add_columns(*columns)
+        asked = asked.where(hours.c.start_at.in_(sorted(edges)), *_only(hours, self._probe))
+        return {(row.start_at, _probe(row)): row for row in await self._rows(asked)}
+
+    async def _unknown(self) -> set[tuple[float, Probe]]:
+        """Return the hours with slots that no hour knows of, as far back as they are read."""
+        key = [open_hours.c[name] == hours.c[name] for name in ("start_at", *PROBE)]
+        since = max(hour_of(self._start), hour_of(self._end) - _RAW_S)
+        asked = (
+            select(open_hours)
+            .outerjoin(hours, and_(*key))
+            .where(hours.c.start_at.is_(null()), starting(open_hours, since, self._end))
+            .where(*_only(open_hours, self._probe))
+        )
+        return {(row.start_at, _probe(row)) for row in await self._rows(asked)}
+
+    async def _slots(
+        self, hour: float
+    ) -> tuple[dict[Probe, list[Any]], dict[Probe, list[tuple[float, str]]]]:
+        """Return the raw results and skips of an hour by probe."""
+        raw: dict[Probe, list[Any]] = defaultdict(list)
+        skipped: dict[Probe, list[tuple[float, str]]] = defaultdict(list)
+        asked = select(*(results.c[name] for name in PROBE), *RAW)
+        for row in await self._rows(self._within(asked, results, hour)):
+            raw[_probe(row)].append(row)
+        asked = select(*(skips.c[name] for name in PROBE), skips.c.slot_at, skips.c.reason)
+        for row in await self._rows(self._within(asked, skips, hour)):
+            skipped[_probe(row)].append((row.slot_at, row.reason))
+        return raw, skipped
+
+    def _within(self, asked: Select[Any], table: Table, hour: float) -> Select[Any]:
+        slot = table.c.slot_at
+        return asked.where(slot >= hour, slot < hour + HOUR_S, *_only(table, self._probe))
+
+    def _blobs(self, table: Table) -> Select[Any]:
+        return select(*(table.c[name] for name in (*PROBE, *self._asked.times)))
+
+    def _parts(self, probe: Sequence[str]) -> _Parts:
+        endpoint, workload, site = probe
+        return self.found.setdefault((endpoint, workload, site), _Parts(self._start, self._end))
+
+    async def _rows(self, asked: Select[Any]) -> Rows:
+        rows: Rows = (await self._connection.execute(asked)).all()
+        return rows
+
+    async def _value(self, asked: Select[Any]) -> float | None:
+        value: float | None = (await self._connection.execute(asked)).scalar()
+        return value
+
+
+def _probe(row: Any) -> Probe:
+    return row.endpoint, row.workload, row.site
+
+
+def _only(table: Table, probe: Probe | None) -> list[ColumnElement[bool]]:
+    return [] if probe is None else [of_probe(table, probe)]
+
+
+def _summary(probe: Probe, parts: _Parts, asked: Asked) -> WindowSummary:
+    raw = close_hour(parts.raw, parts.skipped)
+    recent, raw.times = raw.times, {}
+    total = merged([*parts.sums, raw])
+    times = {}
+    for name in asked.times:
+        counts = _histogram(name, parts, recent)
+        if counts is not None and (n := int(counts.sum())):
+            times[name] = _times(n, counts, asked, asked.at_or_below.get(name, ()))
+    endpoint, workload, site = probe
+    return WindowSummary(
+        endpoint=endpoint,
+        workload=workload,
+        site=site,
+        start_at=parts.start,
+        end_at=parts.end,
+        **{name: getattr(total, name) for name in (*SUMS, "cost", *TALLIES)},
+        times=times,
+    )
+
+
+def _histogram(name: str, parts: _Parts, recent: Mapping[str, Counts]) -> Counts | None:
+    total = recent.get(name)
+    for row in parts.plus:
+        if (blob := getattr(row, name)) is not None:
+            total = decode_counts(blob) if total is None else total + decode_counts(blob)
+    for row in parts.minus:
+        if (blob := getattr(row, name)) is not None and total is not None:
+            total = total - decode_counts(blob)
+    return total
+
+
+def _times(n: int, counts: Counts, asked: Asked, thresholds: Sequence[float]) -> Times:
+    shown = [p for p in asked.percentiles if p <= 90 or n * (100 - p) >= 100 - 1e-6]
+    return Times(
+        n=n,
+        percentiles={
+            p: seconds
+            for p, seconds in zip(shown, percentiles_of(counts, *shown), strict=True)
+            if seconds is not None
+        },
+        at_or_below={seconds: count_at_or_below(counts, seconds) for seconds in thresholds},
+    )
