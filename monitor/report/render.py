@@ -17,7 +17,7 @@ from monitor.slo import Estimate
 
 Cells = tuple[str, ...]
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = ("=", "+", "-", "@")
 
 
 def render(report: Report, form: str) -> str:
@@ -86,9 +86,10 @@ def plain(text: str) -> str:
 
 def _guarded(cell: object) -> object:
     """Keep a spreadsheet from taking a text for a formula (OWASP: CSV injection)."""
-    if isinstance(cell, str) and cell.startswith(_FORMULA):
-        return "'" + cell
-    return cell
+    if not isinstance(cell, str):
+        return cell
+    text = plain(cell)  # Python's writer would let a lone carriage return end the line
+    return "'" + text if text.lstrip().startswith(_FORMULA) else text
 
 
 def _head(report: Report) -> Iterator[str]:
