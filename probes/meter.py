@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any, Protocol
 
 from probes.endpoint import Endpoint
@@ -112,6 +113,7 @@ _FACTS = (
     "filtered",
     "invalid",
 )
+_facts_of = attrgetter(*_FACTS)
 
 
 class Meter:
@@ -144,6 +146,7 @@ class Meter:
         self._encoding = ""
         self._inflate: Any = None
         self._plain_bytes = 0
+        self._noted: tuple[Any, ...] = ()
         self._body = bytearray()
         self._type = ""
         self.pace = Pace()
@@ -177,12 +180,18 @@ class Meter:
     def feed(self, at: float, data: bytes) -> None:
         """Take one read of the body and its arrival stamp."""
         for plain in self._plain(at, data):
-            self._take(at, plain)
+            if self.mode is Mode.STREAM:
+                self._feed_stream(at, plain)
+            else:
+                self._collect(at, plain)
 
     def feed_steps(self, at: float, data: bytes) -> Iterator[None]:
         """Take one read as `feed` does, little by little: a compressed one may hold very much."""
         for plain in self._plain(at, data):
-            self._take(at, plain)
+            if self.mode is Mode.STREAM:
+                self._feed_stream(at, plain)
+            else:
+                self._collect(at, plain)
             yield
 
     @property
@@ -229,12 +238,6 @@ class Meter:
             self._breach(at, f"body longer than {self._limits.body_bytes} bytes")
             return ()
         return self._decoded(at, data) if self._encoding else (data,)
-
-    def _take(self, at: float, data: bytes) -> None:
-        if self.mode is Mode.STREAM:
-            self._feed_stream(at, data)
-        else:
-            self._collect(at, data)
 
     def _decoded(self, at: float, data: bytes) -> Iterator[bytes]:
         """Undo a content encoding, though none was asked for, in pieces of bounded size."""
@@ -383,9 +386,12 @@ class Meter:
 
     def _note(self, piece: Piece) -> None:
         """Take what was said beside the output; the last word counts."""
-        for fact in _FACTS:
-            if value := getattr(piece, fact):
-                setattr(self, fact, value)
+        said = _facts_of(piece)
+        if said != self._noted:  # nearly every chunk repeats the last one's
+            self._noted = said
+            for fact, value in zip(_FACTS, said, strict=True):
+                if value:
+                    setattr(self, fact, value)
         if piece.metrics:
             self.metrics |= piece.metrics
 

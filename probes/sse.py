@@ -68,7 +68,8 @@ class Parser:
         if not buffer and data[:6] == b"data: " and data[-2:] == b"\n\n":
             end = len(data) - 2
             if data.find(b"\n") == end and b"\r" not in data:
-                self._check(end, [])
+                if end > self._limit:
+                    raise EventTooLarge(self._limit, [])
                 self._first = False
                 return [Event("", data[6:end])]
         if self._first:
@@ -86,7 +87,8 @@ class Parser:
             del buffer[:rest]
         # Some of what is left may be a blank line that was cut.
         self._searched = max(0, len(buffer) - _LONGEST_BLANK + 1)
-        self._check(self._searched, events)
+        if self._searched > self._limit:
+            raise EventTooLarge(self._limit, events)
         return events
 
     def _cut(self, source: bytes | bytearray) -> tuple[list[Event], int]:
@@ -94,11 +96,13 @@ class Parser:
         events: list[Event] = []
         start, search = 0, self._searched
         while span := self._blank(source, search):
-            self._check(span[0] - start, events)
-            event = self._event(bytes(source[start : span[0]]))
+            end, search = span
+            if end - start > self._limit:
+                raise EventTooLarge(self._limit, events)
+            event = self._event(bytes(source[start:end]))
             if event is not None:
                 events.append(event)
-            start = search = span[1]
+            start = search
         return events, start
 
     def _blank(self, source: bytes | bytearray, start: int) -> tuple[int, int] | None:
@@ -118,10 +122,6 @@ class Parser:
         self._buffer.clear()
         self._searched = 0
         return self._event(rest)
-
-    def _check(self, size: int, before: list[Event]) -> None:
-        if size > self._limit:
-            raise EventTooLarge(self._limit, before)
 
     def _drop_mark(self) -> None:
         # Wait until it is clear whether a byte order mark stands at the head.
