@@ -3,7 +3,7 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -26,6 +26,7 @@ DAY_S = 86_400.0
 BERLIN = ZoneInfo("Europe/Berlin")
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from(Indicator),
     st.booleans(),
@@ -107,6 +108,7 @@ def test_what_if_changes_objectives_and_thresholds() -> None:
     assert what_if.applied(AVAILABLE).threshold is None
 
 
+@settings(deadline=None)
 @given(st.floats(0.05, 3.0), st.floats(0.05, 3.0))
 def test_a_wider_threshold_never_attains_less(one: float, other: float) -> None:
     values = np.random.default_rng(1).exponential(0.6, 200).tolist()

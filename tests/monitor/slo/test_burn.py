@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitor.slo import (
@@ -29,11 +29,13 @@ def tail_by_sum(k: int, mean: float) -> float:
     )
 
 
+@settings(deadline=None)
 @given(st.integers(1, 400), st.floats(0.001, 300))
 def test_the_tail_equals_the_sum_of_its_terms(k: int, mean: float) -> None:
     assert poisson_tail(k, mean) == pytest.approx(tail_by_sum(k, mean), rel=1e-8, abs=1e-300)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 20_000), OBJECTIVES)
 def test_min_bad_is_the_smallest_number_that_chance_does_not_explain(
     valid: int, objective: float
@@ -54,6 +56,7 @@ def test_without_a_budget_one_bad_event_is_one_too_many() -> None:
     assert min_bad(0, 0.99) == min_bad(10, 1.0) == 1
 
 
+@settings(deadline=None)
 @given(VALID, OBJECTIVES, st.data())
 def test_the_burn_rate_rises_with_every_bad_event(
     valid: int, objective: float, data: st.DataObject
@@ -65,6 +68,7 @@ def test_the_burn_rate_rises_with_every_bad_event(
     assert 0 <= less < more
 
 
+@settings(deadline=None)
 @given(VALID, OBJECTIVES, st.data())
 def test_what_is_left_of_the_budget_is_one_less_the_burn_rate(
     valid: int, objective: float, data: st.DataObject
@@ -87,6 +91,7 @@ def test_no_event_and_no_tolerance_have_no_budget() -> None:
         assert burn_rate(counts, objective) is None
 
 
+@settings(deadline=None)
 @given(OBJECTIVES, st.data())
 def test_more_bad_events_never_end_a_burn(objective: float, data: st.DataObject) -> None:
     long, short = data.draw(st.integers(1, 500)), data.draw(st.integers(1, 100))
@@ -151,6 +156,7 @@ def test_a_schedule_too_thin_for_its_windows_is_told() -> None:
     assert can_fire(quick, 0.99, 1800.0) == "1h holds 2 results and it needs 3 bad ones"
 
 
+@settings(deadline=None)
 @given(OBJECTIVES, st.floats(5, 10_000))
 def test_an_alert_that_can_fire_does_so_in_a_full_outage(
     objective: float, interval: float

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitor.slo import long_run, outages, own
@@ -17,6 +17,7 @@ def test_garwoods_interval_is_that_of_the_tables(count: int, low: float, high: f
     assert garwood(count) == pytest.approx((low, high), abs=1e-3)
 
 
+@settings(deadline=None)
 @given(RUNS)
 def test_both_figures_lie_within_their_intervals(runs: list[int]) -> None:
     valid = sum(runs) + 1000

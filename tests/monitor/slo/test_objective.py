@@ -1,7 +1,7 @@
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitor.slo import PRESETS, Indicator, Slo, applies, classify, meaning
@@ -71,6 +71,7 @@ def test_correctness_looks_only_at_what_answered_in_full() -> None:
     assert {o for o, good in found.items() if good} == {Outcome.OK}
 
 
+@settings(deadline=None)
 @given(st.sampled_from(Outcome), st.sampled_from(Indicator), st.floats(0, 100) | st.none())
 def test_a_latency_never_turns_bad_into_good(
     outcome: Outcome, indicator: Indicator, value: float | None

@@ -3,7 +3,7 @@ from random import Random
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitor.slo import BURN_WINDOWS, Counts, Month, Slices, Slo, SloWindow, start_of
@@ -22,6 +22,7 @@ def filled(slo: Slo, events: list[tuple[float, bool]]) -> SloWindow:
 AGES = st.floats(0, 30 * DAY_S)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(AGES, st.booleans()), max_size=60))
 def test_a_window_counts_all_of_its_length_and_at_most_a_bucket_more(
     events: list[tuple[float, bool]],
@@ -36,6 +37,7 @@ def test_a_window_counts_all_of_its_length_and_at_most_a_bucket_more(
         assert within <= counts.valid <= at_most
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(AGES, st.booleans()), max_size=30), st.randoms())
 def test_the_order_of_arrival_does_not_matter(
     events: list[tuple[float, bool]], random: Random
