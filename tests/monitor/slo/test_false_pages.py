@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.false_pages import INTERVALS, OBJECTIVES, false_pages
+from tests.figures import Figure
 
 CASES = list(product(OBJECTIVES, INTERVALS))
 
