@@ -135,19 +135,19 @@ async def test_t0_is_the_last_byte_of_the_request_under_tls(
 
     async def slow_reader(peer: Peer) -> None:
         peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.6)
         peer.writer.transport.resume_reading()  # type: ignore[attr-defined]
         await peer.request()
         await asyncio.sleep(0.05)
         await peer.send(ANSWER)
 
     async with serve(slow_reader, certified(authority)) as server:
-        result = await probe(server.url, Workload(prompt="x" * (8 << 20)), ca_file=ca_file)
+        result = await probe(server.url, Workload(prompt="x" * (32 << 20)), ca_file=ca_file)
     assert result.outcome is Outcome.OK
     assert result.phases.send is not None
     assert result.ttft_s is not None
-    assert result.phases.send > 0.25
-    assert 0.045 < result.ttft_s < 0.3
+    assert result.phases.send > 0.5
+    assert 0.045 < result.ttft_s < 0.5
 
 
 async def test_a_ca_file_that_cannot_be_used_is_our_own_fault(tmp_path: Path) -> None:
