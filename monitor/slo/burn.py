@@ -4,7 +4,7 @@ Formulas: Google SRE Workbook chapter 5 (multiwindow, multi-burn-rate alerts), w
 more for each window. The long one needs `min_bad` bad results: one out of sixty burns a budget of
 0.1 % at 17 times its rate and means nothing. The short one needs two: with a single one the alert
 would come and go with every lone failure (benchmarks/false_pages.py: 1.0 false pages a week
-instead of 0.35 for 180 probes at 99.9 % and 15 s).
+instead of 0.3 for 180 probes at 99.9 % and 15 s).
 """
 
 from __future__ import annotations
