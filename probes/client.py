@@ -30,6 +30,7 @@ from probes.endpoint import Auth, Endpoint
 from probes.exchange import Exchange, Kind, result_of
 from probes.lag import LoopLag
 from probes.meter import End, Meter
+from probes.resolve import Resolver
 from probes.result import Outcome, ProbeResult
 from probes.transport import (
     Arrivals,
@@ -60,6 +61,7 @@ class Connections:
     """Lends HTTP sessions: a new one for a fresh connection, a kept one for reuse."""
 
     def __init__(self) -> None:
+        self._resolver = Resolver()
         self._kept: dict[tuple[str, str | None, str | None], aiohttp.ClientSession] = {}
 
     @contextlib.asynccontextmanager
@@ -68,12 +70,12 @@ class Connections:
     ) -> AsyncIterator[aiohttp.ClientSession]:
         """Yield a session for one exchange."""
         if connection is Connection.FRESH:
-            async with open_session(endpoint, reuse=False) as session:
+            async with open_session(endpoint, self._resolver, reuse=False) as session:
                 yield session
             return
         key = (endpoint.url, endpoint.ca_file, endpoint.proxy)
         if key not in self._kept:
-            self._kept[key] = open_session(endpoint, reuse=True)
+            self._kept[key] = open_session(endpoint, self._resolver, reuse=True)
         yield self._kept[key]
 
     async def close(self) -> None:
@@ -83,13 +85,14 @@ class Connections:
             await session.close()
 
 
-def open_session(endpoint: Endpoint, *, reuse: bool) -> aiohttp.ClientSession:
+def open_session(endpoint: Endpoint, resolver: Resolver, *, reuse: bool) -> aiohttp.ClientSession:
     """Return a session without timeouts, cookies, decompression or environment proxies."""
     keep: dict[str, Any] = {"keepalive_timeout": _KEEP_ALIVE} if reuse else {"force_close": True}
     connector = aiohttp.TCPConnector(
         **keep,
         limit=0,
         use_dns_cache=False,
+        resolver=resolver,
         socket_factory=loop_socket,
         ssl=security(endpoint),
     )
