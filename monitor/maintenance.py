@@ -78,6 +78,4 @@ def _begins(window: Window, now: float) -> Iterator[float]:
 
 
 def _instant(day: date, at: time, zone: ZoneInfo) -> float:
-    return datetime.combine(
-        day, at, zone
-    ).timestamp()  # fold 0: see the module's docstring
+    return datetime.combine(day, at, zone).timestamp()  # fold 0: see the module's docstring
