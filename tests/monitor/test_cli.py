@@ -7,10 +7,10 @@ import json
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -163,37 +163,56 @@ def test_a_reader_that_leaves_ends_probe_without_a_word(server: Server) -> None:
     process.stderr.close()
 
 
+@contextlib.contextmanager
+def asked() -> Iterator[tuple[str, Callable[[], None]]]:
+    """URL of an endpoint that never answers, and a call that waits until it was asked."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, contextlib.ExitStack() as stack:
+        listener.settimeout(30)
+
+        def wait() -> None:
+            connection = stack.enter_context(listener.accept()[0])
+            connection.settimeout(30)
+            assert connection.recv(100)
+
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", wait
+
+
 @pytest.mark.parametrize("as_json", [True, False])
-def test_ctrl_c_ends_probe_at_once_and_without_a_traceback(
-    server: Server, *, as_json: bool
-) -> None:
-    hangs = ("probe", server.url, "--model", "reference-hang", *["--json"] * as_json)
-    process = subprocess.Popen(
-        [*COMMAND, *hangs], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    time.sleep(2)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=5)
+def test_ctrl_c_ends_probe_at_once_and_without_a_traceback(*, as_json: bool) -> None:
+    with asked() as (url, wait):
+        process = subprocess.Popen(
+            [*COMMAND, "probe", url, "--model", "m", *["--json"] * as_json],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        wait()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=10)
     assert process.returncode == 130
     assert (out, err) == ("", "")
 
 
-def test_ctrl_c_on_a_terminal_leaves_the_cursor_visible(server: Server) -> None:
+def test_ctrl_c_on_a_terminal_leaves_the_cursor_visible() -> None:
     ours, theirs = pty.openpty()
-    command = [*COMMAND, "probe", server.url, "--model", "reference-hang", "-n", "2"]
-    process = subprocess.Popen(
-        command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
-    )
-    os.close(theirs)
-    time.sleep(2)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(5) == 130
+    with asked() as (url, wait):
+        process = subprocess.Popen(
+            [*COMMAND, "probe", url, "--model", "m", "-n", "2"],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+        os.close(theirs)
+        wait()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
     said = b""
     with contextlib.suppress(OSError):  # what a closed terminal reads like
         while piece := os.read(ours, 4096):
             said += piece
     os.close(ours)
-    assert said.rfind(b"\x1b[?25h") >= said.rfind(b"\x1b[?25l")
+    assert said.rfind(b"\x1b[?25h") > said.rfind(b"\x1b[?25l") > -1
     assert b"Traceback" not in said
 
 
