@@ -1,6 +1,7 @@
 """How exact our measurement is and what it costs, beside the reference client in the same run.
 
-python -m benchmarks.accuracy [--concurrency 1,32,128] [--rounds 3] [--server truth] [--json]
+python -m benchmarks.accuracy [--concurrency 1,32,128] [--rounds 3] [--repeat 1] [--realtime]
+    [--server truth] [--json]
 
 The server runs on core 0 and writes its own CLOCK_MONOTONIC stamp into each event just before
 the send (`truth.c`, compiled here; `--server known` is the Python one, without stamps). One client
@@ -166,7 +167,7 @@ def ms(seconds: float | None) -> float | None:
 
 
 @contextlib.contextmanager
-def server(kind: str) -> Iterator[str]:
+def server(kind: str, realtime: bool) -> Iterator[str]:
     """Run a known server on core 0; yields its base URL."""
     with tempfile.TemporaryDirectory() as folder:
         if kind == "truth":
@@ -177,7 +178,7 @@ def server(kind: str) -> Iterator[str]:
             command = [binary, "0"]
         else:
             command = [sys.executable, str(HERE / "known_server.py"), "0"]
-        process = subprocess.Popen(pinned(0, command), stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(pinned(0, command, realtime), stdout=subprocess.PIPE, text=True)
         try:
             assert process.stdout is not None
             port = process.stdout.readline().split()[-1]
@@ -187,14 +188,22 @@ def server(kind: str) -> Iterator[str]:
             process.wait()
 
 
-def pinned(core: int, command: list[str]) -> list[str]:
-    """Return a command that stays on one core, or on the last one there is."""
+def pinned(core: int, command: list[str], realtime: bool) -> list[str]:
+    """Return a command that stays on one core, or on the last one there is.
+
+    In `realtime` nothing else runs there meanwhile: SCHED_FIFO, the server above the clients.
+    """
     cores = sorted(os.sched_getaffinity(0))
-    own = f"import os, sys; os.sched_setaffinity(0, {{{cores[min(core, len(cores) - 1)]}}})"
-    return [sys.executable, "-c", f"{own}; os.execvp(sys.argv[1], sys.argv[1:])", *command]
+    lines = ["import os, sys", f"os.sched_setaffinity(0, {{{cores[min(core, len(cores) - 1)]}}})"]
+    if realtime:
+        lines.append(f"os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param({2 - core}))")
+    lines.append("os.execvp(sys.argv[1], sys.argv[1:])")
+    return [sys.executable, "-c", "\n".join(lines), *command]
 
 
-def run_client(client: str, url: str, concurrency: int, count: int) -> dict[str, Any]:
+def run_client(
+    client: str, url: str, concurrency: int, count: int, realtime: bool
+) -> dict[str, Any]:
     """Run one client on core 1 to its end."""
     if client == "reference":
         target = url + "/chat/completions"
@@ -203,7 +212,7 @@ def run_client(client: str, url: str, concurrency: int, count: int) -> dict[str,
         command = ["-m", "benchmarks.accuracy", "--child", client, "--url", url]
         command += ["--concurrency", str(concurrency), "--count", str(count)]
     done = subprocess.run(
-        pinned(1, [sys.executable, *command]),
+        pinned(1, [sys.executable, *command], realtime),
         stdout=subprocess.PIPE,
         text=True,
         check=True,
@@ -224,15 +233,17 @@ def run_client(client: str, url: str, concurrency: int, count: int) -> dict[str,
     return found
 
 
-def compare(url: str, concurrency: int, count: int, repeat: int) -> list[dict[str, Any]]:
+def compare(
+    url: str, concurrency: int, count: int, repeat: int, realtime: bool
+) -> list[dict[str, Any]]:
     """Return one row a client; the clients take turns `repeat` times."""
     runs: dict[str, list[dict[str, Any]]] = {client: [] for client in CLIENTS}
     idle: dict[str, float] = {}
     for _ in range(repeat):
         for client in CLIENTS:
-            alone = run_client(client, url, 1, 1)["cpu_s"]
+            alone = run_client(client, url, 1, 1, realtime)["cpu_s"]
             idle[client] = min(alone, idle.get(client, alone))
-            runs[client].append(run_client(client, url, concurrency, count))
+            runs[client].append(run_client(client, url, concurrency, count, realtime))
     rows = []
     for client, results in runs.items():
         cpu = min(row["cpu_s"] for row in results) - idle[client]
@@ -287,6 +298,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="streams per slot")
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--server", choices=("truth", "known"), default="truth")
+    parser.add_argument(
+        "--realtime", action="store_true", help="keep every other process off both cores (root)"
+    )
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--child", choices=CLIENTS[:-1], help=argparse.SUPPRESS)
     parser.add_argument("--url", help=argparse.SUPPRESS)
@@ -300,10 +314,10 @@ def main() -> None:
         print("no gcc: the Python server, without stamps", file=sys.stderr)
         kind = "known"
     rows = []
-    with server(kind) as url:
+    with server(kind, args.realtime) as url:
         for concurrency in map(int, args.concurrency.split(",")):
             count = max(10, concurrency * args.rounds)
-            rows += compare(url, concurrency, count, args.repeat)
+            rows += compare(url, concurrency, count, args.repeat, args.realtime)
     print(json.dumps(rows, indent=1) if args.json else table(rows))
 
 
