@@ -52,14 +52,14 @@ def measure(base: str, streams: int, rounds: int) -> dict[str, Any]:
     """Return the medians over rounds, and their ratio."""
     found: dict[str, list[float]] = {"without": [], "with": []}
     took: list[float] = []
-    with server("truth") as url:
-        run_client("reuse", url, streams, streams)  # warm
+    with server("truth", realtime=False) as url:
+        run_client("reuse", url, streams, streams, realtime=False)  # warm
         for _ in range(rounds):
             for name, values in found.items():
                 scraper = Scraper(base) if name == "with" else None
                 if scraper is not None:
                     scraper.start()
-                row = run_client("reuse", url, streams, 3 * streams)
+                row = run_client("reuse", url, streams, 3 * streams, realtime=False)
                 if scraper is not None:
                     scraper.stop()
                     took += scraper.took
