@@ -316,6 +316,12 @@ async def _converse(
 async def _read(exchange: Exchange, arrivals: Arrivals) -> None:
     """Feed the body to the meter, read by read."""
     meter, timeline = exchange.meter, exchange.timeline
+
+    def take(at: float, data: bytes) -> bool:
+        meter.feed(at, data)
+        return meter.over
+
+    arrivals.sink = None if meter.compressed else take
     try:
         while not meter.over:
             reads = await arrivals.reads()
@@ -332,6 +338,8 @@ async def _read(exchange: Exchange, arrivals: Arrivals) -> None:
         meter.close(timeline.broken or clock(), End.GARBLED)
     except aiohttp.ClientError:
         meter.close(timeline.broken or clock(), End.BROKEN)
+    finally:
+        arrivals.sink = None
 
 
 async def _feed_large(meter: Meter, at: float, data: bytes) -> None:

@@ -6,8 +6,8 @@ The only module that touches aiohttp's transports. Theory of operation:
   slips `Arrivals` between transport and aiohttp's protocol (`transport.set_protocol`). Each read
   is stamped, then forwarded, and what it brought of the body is taken out of aiohttp's stream at
   once (`read_nowait`): bytes and stamp never part. Nothing is decompressed by aiohttp.
-- The reading task runs in the loop's next round, so whatever became readable in this one is
-  stamped before anything is parsed.
+- A read that comes alone is parsed at once. Of those that become readable together all are stamped
+  first: they wait for the reading task, which runs in the loop's next round.
 - t0 is the moment the request's last byte was handed to the kernel: the beginning of the last
   write, if it left the transport's buffer empty (its end may be late by whatever the scheduler ran
   in between, often the peer itself), else when the transport drained (`resume_writing`). Under TLS
@@ -22,11 +22,12 @@ import re
 import socket
 import ssl
 import time
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import aiohttp
 from aiohttp.abc import AbstractStreamWriter
@@ -36,6 +37,8 @@ from aiohttp.http import HttpProcessingError
 clock = time.monotonic
 _PIECE = 64 << 10
 _MOST_HELD = 1 << 20
+_SMALL = 4 << 10
+_TOGETHER = 20e-6
 
 
 @dataclass(slots=True)
@@ -176,7 +179,12 @@ class Arrivals(asyncio.Protocol):
         inner: aiohttp's protocol.
         heard: Arrival of the last read before the body; None before one.
         over: Whether the body has ended, well or not.
+        sink: Takes reads at once where it may, and says whether it wants no more; None leaves all
+            to `reads`.
+        idle: When the last read of any connection was done with.
     """
+
+    idle: ClassVar[float] = 0.0
 
     def __init__(self, transport: asyncio.Transport, timeline: Timeline) -> None:
         inner = transport.get_protocol()
@@ -187,6 +195,9 @@ class Arrivals(asyncio.Protocol):
         self.heard: float | None = None
         self._opening = b""
         self.over = False
+        self.sink: Callable[[float, bytes], bool] | None = None
+        self._sated = False
+        self._fault: Exception | None = None
         self._timeline = timeline
         self._content: aiohttp.StreamReader | None = None
         self._reads: list[tuple[float, bytes]] = []
@@ -203,6 +214,7 @@ class Arrivals(asyncio.Protocol):
             self._opening = self._opening or data[:16]
         else:
             self._take(at, self._content)
+            Arrivals.idle = clock()
 
     def told_status(self) -> int | None:
         """Return the status that the first bytes tell, though aiohttp could not read the head."""
@@ -245,20 +257,50 @@ class Arrivals(asyncio.Protocol):
         if content.exception() is not None:
             self.over = True
         else:
-            if data := content.read_nowait():
-                self._reads.append((at, data))
-                self._held += len(data)
-                if self._held > _MOST_HELD and not self.transport.is_closing():
-                    self.transport.pause_reading()
-                    self._paused = True
+            data = content.read_nowait()
             if content.is_eof():
                 self.over = True
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+            if data and not self._handed_on(at, data):
+                self._hold(at, data)
+        waiter = self._waiter
+        if waiter is not None and (self._reads or self.over or self._sated):
+            self._waiter = None
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _handed_on(self, at: float, data: bytes) -> bool:
+        """Give a read to the sink at once, if that delays nobody's stamp.
+
+        It must be small and in its turn (the task waits, so it parses no earlier one), and the
+        last read's work must be over: else several became readable together, and those that
+        follow this one are still without a stamp.
+        """
+        in_turn = self._waiter is not None and not self._waiter.done()
+        if (
+            self.sink is None
+            or not in_turn
+            or len(data) > _SMALL
+            or at - Arrivals.idle < _TOGETHER
+        ):
+            return False
+        try:
+            self._sated = self.sink(at, data)
+        except Exception as exc:  # noqa: BLE001 - ours: for the task, not for the transport
+            self._fault, self._sated = exc, True
+        return True
+
+    def _hold(self, at: float, data: bytes) -> None:
+        """Keep a read for the task."""
+        self._reads.append((at, data))
+        self._held += len(data)
+        if self._held > _MOST_HELD and not self.transport.is_closing():
+            self.transport.pause_reading()
+            self._paused = True
 
     async def reads(self) -> list[tuple[float, bytes]]:
-        """Wait for reads, and return them with their stamps; none when the body is over.
+        """Wait for reads that the sink did not get, and return them with their stamps.
+
+        Returns none when the body is over or the sink wants no more.
 
         Raises:
             aiohttp.ClientError: The body did not end well.
@@ -269,8 +311,11 @@ class Arrivals(asyncio.Protocol):
         if not self._reads and not self.over:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
+        if self._fault is not None:
+            raise self._fault
         reads, self._reads, self._held = self._reads, [], 0
-        if not reads and self._content is not None and not self._content.is_eof():
+        sated, self._sated = self._sated, False
+        if not reads and not sated and self._content is not None and not self._content.is_eof():
             # aiohttp keeps what is wrong with HTTP itself apart from what is wrong with the body.
             queue = cast("aiohttp.streams.DataQueue[object]", self.inner)
             exc = self._content.exception() or queue.exception()

@@ -170,6 +170,23 @@ async def test_garbage_for_a_chunk_size_is_a_protocol_error() -> None:
     assert result.chunks == 1
 
 
+async def test_http_itself_may_come_byte_by_byte() -> None:
+    """Chunk sizes, their line ends and the last chunk in reads of their own are no end."""
+
+    async def drip(peer: Peer) -> None:
+        await peer.request()
+        body = chunk(event("a")) + chunk(event("b", "stop")) + chunk(DONE) + END
+        for byte in HEAD + body:
+            await peer.send(bytes([byte]), gap=0.0002)
+
+    async with serve(drip) as server:
+        result = await probe(server.url, keep_content=True)
+    assert result.outcome is Outcome.OK
+    assert result.content is not None
+    assert result.content.text == "ab"
+    assert result.merged == 0
+
+
 @pytest.mark.parametrize("reset", [True, False])
 async def test_a_body_shorter_than_its_length_is_truncated(*, reset: bool) -> None:
     async def short(peer: Peer) -> None:

@@ -8,10 +8,9 @@ import socket
 import time
 from collections.abc import Iterator
 
-import aiohttp
 import pytest
 
-from probes import Limits, LoopLag, Outcome, ProbeResult, Workload
+from probes import Limits, LoopLag, Outcome, ProbeResult, Workload, resolve
 from tests.probes.raw_server import (
     DONE,
     END,
@@ -59,10 +58,7 @@ def full_backlog() -> Iterator[str]:
 async def test_a_resolver_that_never_answers_is_a_dns_fault_at_the_connect_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def resolve(*_: object, **__: object) -> None:
-        await asyncio.sleep(60)
-
-    monkeypatch.setattr(aiohttp.DefaultResolver, "resolve", resolve)
+    monkeypatch.setattr(resolve, "look_up", lambda _: time.sleep(1))
     began = time.monotonic()
     result = await probe("http://slow.invalid/v1", Workload(limits=Limits(connect=0.2)))
     assert result.outcome is Outcome.DNS

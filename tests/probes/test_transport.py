@@ -78,6 +78,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(module, "clock", clock)
+    monkeypatch.setattr(Arrivals, "idle", 0.0)
     return clock
 
 
@@ -95,7 +96,7 @@ async def test_each_read_keeps_its_own_stamp_however_late_it_is_taken(clock: Clo
     clock.now = 10
     for data in (b"a", b"bc", b"def"):
         arrivals.data_received(data)
-    assert await arrivals.reads() == [(11.0, b"a"), (12.0, b"bc"), (13.0, b"def")]
+    assert await arrivals.reads() == [(11.0, b"a"), (13.0, b"bc"), (15.0, b"def")]
 
 
 async def test_what_came_with_the_head_has_the_stamp_of_the_last_read(clock: Clock) -> None:
@@ -117,6 +118,102 @@ async def test_a_read_that_brings_nothing_of_the_body_is_none(clock: Clock) -> N
     arrivals.data_received(b"x")
     assert len(await arrivals.reads()) == 1
     assert clock.now > 0
+
+
+async def test_a_read_without_a_part_of_the_body_wakes_nobody() -> None:
+    """A chunk's size may come in a read of its own; it ended the wait, and the answer with it."""
+    arrivals, inner, _ = connected()
+    arrivals.bind(inner.content)
+    waiting = asyncio.create_task(arrivals.reads())
+    await asyncio.sleep(0)
+    arrivals.data_received(b"")
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    arrivals.data_received(b"x")
+    assert [data for _, data in await waiting] == [b"x"]
+
+
+def sinking(arrivals: Arrivals, inner: Inner, wanted: int) -> list[tuple[float, bytes]]:
+    """Let a sink take at most `wanted` reads; returns what it gets."""
+    got: list[tuple[float, bytes]] = []
+
+    def sink(at: float, data: bytes) -> bool:
+        got.append((at, data))
+        return len(got) >= wanted
+
+    arrivals.bind(inner.content)
+    arrivals.sink = sink
+    return got
+
+
+async def test_a_read_that_comes_alone_goes_to_the_sink_at_once(clock: Clock) -> None:
+    arrivals, inner, _ = connected()
+    got = sinking(arrivals, inner, wanted=2)
+    waiting = asyncio.create_task(arrivals.reads())
+    await asyncio.sleep(0)
+    clock.now = 10
+    arrivals.data_received(b"a")
+    assert got == [(11.0, b"a")]
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    arrivals.data_received(b"b")
+    assert len(got) == 2
+    assert await waiting == []
+    assert not arrivals.over
+
+
+async def test_reads_that_come_together_are_all_stamped_before_one_is_parsed(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_TOGETHER", 5.0)
+    arrivals, inner, _ = connected()
+    got = sinking(arrivals, inner, wanted=9)
+    waiting = asyncio.create_task(arrivals.reads())
+    await asyncio.sleep(0)
+    clock.now = 10
+    arrivals.data_received(b"alone")
+    arrivals.data_received(b"beside it")
+    arrivals.data_received(b"and again")
+    assert got == [(11.0, b"alone")]
+    assert await waiting == [(13.0, b"beside it"), (15.0, b"and again")]
+
+
+async def test_the_sink_never_overtakes_what_waits(clock: Clock) -> None:
+    arrivals, inner, _ = connected()
+    got = sinking(arrivals, inner, wanted=9)
+    arrivals.data_received(b"first")
+    arrivals.data_received(b"second")
+    assert got == []
+    assert [data for _, data in await arrivals.reads()] == [b"first", b"second"]
+    assert clock.now > 2
+
+
+async def test_much_at_once_is_left_to_the_task(clock: Clock) -> None:
+    arrivals, inner, _ = connected()
+    got = sinking(arrivals, inner, wanted=9)
+    waiting = asyncio.create_task(arrivals.reads())
+    await asyncio.sleep(0)
+    arrivals.data_received(b"x" * 5000)
+    assert got == []
+    assert len(await waiting) == 1
+    assert clock.now > 1
+
+
+async def test_a_fault_of_the_sink_is_the_task_s_not_the_connection_s(clock: Clock) -> None:
+    """Else the loop would close the connection, and our fault would look like the endpoint's."""
+    arrivals, inner, _ = connected()
+
+    def sink(_at: float, _data: bytes) -> bool:
+        raise RuntimeError("ours")
+
+    arrivals.bind(inner.content)
+    arrivals.sink = sink
+    waiting = asyncio.create_task(arrivals.reads())
+    await asyncio.sleep(0)
+    arrivals.data_received(b"x")
+    with pytest.raises(RuntimeError, match="ours"):
+        await waiting
+    assert clock.now > 1
 
 
 async def test_a_waiting_reader_is_woken_and_the_end_is_an_empty_list() -> None:
