@@ -9,7 +9,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 
 from probes.endpoint import Endpoint
-from probes.meter import Meter
+from probes.meter import Meter, Mode
 from probes.result import Outcome
 from probes.wire import NotJson, PeerError, is_filtered, load_json
 from probes.workload import Check, Workload
@@ -37,6 +37,8 @@ def judge(meter: Meter, endpoint: Endpoint, workload: Workload) -> tuple[Outcome
         return Outcome.STREAM_ERROR, f"error inside a 200 answer: {said}"
     if error is not None or meter.filtered or is_filtered(meter.finish):
         return Outcome.CONTENT_FILTER, "the endpoint's filter stopped the answer"
+    if meter.mode is Mode.STREAM and not meter.rules.generates:
+        return Outcome.PROTOCOL_ERROR, "an event stream came in the place of a document"
     if not meter.marked_end and not (meter.finish and meter.rules.done_marker):
         return Outcome.TRUNCATED, "the answer ended without a finish reason or end marker"
     return _judge_answer(meter, endpoint, workload)

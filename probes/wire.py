@@ -159,6 +159,15 @@ def marker(event: Event) -> Piece | None:
     return None
 
 
+def stray_event(event: Event) -> Piece:
+    """Read an event in the place of a document: nothing but an error has a meaning there.
+
+    Raises:
+        NotJson: The data is neither JSON nor a marker.
+    """
+    return marker(event) or Piece(error=read_error(load_json(event.data)))
+
+
 def _named_error(data: bytes) -> PeerError:
     try:
         document = load_json(data)

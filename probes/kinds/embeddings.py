@@ -14,7 +14,7 @@ from probes.kinds._ask import json_request, prompt
 from probes.meter import Reader, Rules
 from probes.sse import Event
 from probes.tokens import read_usage, to_number
-from probes.wire import Piece, marker, read_error
+from probes.wire import Piece, read_error, stray_event
 from probes.workload import Workload
 
 Vector = list[float | None]
@@ -28,8 +28,8 @@ class EmbeddingsReader:
         self._dimensions = dimensions
 
     def event(self, event: Event) -> Piece:
-        """Say nothing: vectors are never streamed."""
-        return marker(event) or Piece()
+        """Read no more than an error: vectors are never streamed."""
+        return stray_event(event)
 
     def body(self, document: Any) -> Piece:
         """Read all vectors, in the order of their inputs."""

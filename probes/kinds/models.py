@@ -9,7 +9,7 @@ from probes.endpoint import Endpoint
 from probes.exchange import Kind, Request
 from probes.meter import Reader, Rules
 from probes.sse import Event
-from probes.wire import Piece, marker, read_error
+from probes.wire import Piece, read_error, stray_event
 from probes.workload import Workload
 
 
@@ -20,8 +20,8 @@ class ModelsReader:
         self._model = model
 
     def event(self, event: Event) -> Piece:
-        """Say nothing: lists are never streamed."""
-        return marker(event) or Piece()
+        """Read no more than an error: lists are never streamed."""
+        return stray_event(event)
 
     def body(self, document: Any) -> Piece:
         """Read the ids."""

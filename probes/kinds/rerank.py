@@ -11,7 +11,7 @@ from probes.kinds._ask import json_request, prompt
 from probes.meter import Reader, Rules
 from probes.sse import Event
 from probes.tokens import Usage, read_usage, to_number
-from probes.wire import Piece, marker, read_error
+from probes.wire import Piece, read_error, stray_event
 from probes.workload import Workload
 
 _DOCUMENTS = [
@@ -29,8 +29,8 @@ class RerankReader:
         self._asked = asked
 
     def event(self, event: Event) -> Piece:
-        """Say nothing: rankings are never streamed."""
-        return marker(event) or Piece()
+        """Read no more than an error: rankings are never streamed."""
+        return stray_event(event)
 
     def body(self, document: Any) -> Piece:
         """Read the ranking, best first."""

@@ -13,7 +13,6 @@ from tests.conformance.running import disagreements
 TOLERANCE = 100  # ms; what of this is our own error, calibrate and benchmarks measure
 
 
-@pytest.mark.slow
 def test_the_named_scenarios_agree_with_their_judge(tmp_path: pathlib.Path) -> None:
     folder = tmp_path / "scenarios"
     folder.mkdir()

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes import Limits, ProbeResult
+from probes import KINDS, Limits, ProbeResult, Workload
 from probes.meter import End
 from probes.result import Outcome
 from probes.sse import Event, Parser
@@ -37,12 +37,6 @@ ENDS = st.sampled_from(sorted(End))
 JUNK = st.sampled_from(
     [b"", b"\x00", b"\xff\xfe", b"\r", b"\n\n", b"data: ", b"[DONE]", b"null", b'{"', b"}", b"\\u"]
 )
-
-
-def each(names: Sequence[str], most: int) -> pytest.MarkDecorator:
-    """Parametrize over recordings; bodies of more than so many bytes are slow."""
-    slow = {name: [pytest.mark.slow] * (len(load(name).body) > most) for name in names}
-    return pytest.mark.parametrize("name", [pytest.param(n, marks=m) for n, m in slow.items()])
 
 
 def pieces(body: bytes, cuts: Iterable[int]) -> Iterator[bytes]:
@@ -91,7 +85,7 @@ def test_the_bytes_of_a_read_are_the_read(name: str) -> None:
     assert timed(recording, reads) == timed(recording)
 
 
-@each(SHORT, 600)
+@pytest.mark.parametrize("name", SHORT)
 def test_every_single_cut_of_a_short_body_is_the_same_answer(name: str) -> None:
     recording, expected = load(name), whole(name)
     body = recording.body
@@ -211,3 +205,29 @@ def test_the_cap_on_an_event_is_the_same_however_its_bytes_come(cap: int, cuts: 
 
     places = sorted(min(cut, len(recording.body)) for cut in cuts)
     assert seen(pieces(recording.body, places)) == seen([recording.body])
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_the_answer_to_another_kind_s_request_is_a_result_too(kind: str) -> None:
+    for name in NAMES:
+        assert isinstance(read_as(kind, load(name)).outcome, Outcome)
+
+
+@pytest.mark.parametrize("kind", ["embeddings", "rerank", "models"])
+def test_a_stream_in_the_place_of_a_document_is_never_ok(kind: str) -> None:
+    for name in STREAMS:
+        assert read_as(kind, load(name)).outcome is not Outcome.OK, name
+    overload = read_as(kind, load("vllm__overload_200_then_inband_503"))
+    assert (overload.outcome, overload.error_code) == (Outcome.STREAM_ERROR, "503")
+
+
+def read_as(kind: str, recording: Recording) -> ProbeResult:
+    """The result if a probe of this kind had got the recorded answer."""
+    return pure.measure(
+        pure.ask(Workload(kind=kind)),
+        recording.reads,
+        recording.ended_at,
+        status=recording.status,
+        headers=recording.headers,
+        end=recording.end,
+    )
