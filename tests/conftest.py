@@ -19,7 +19,6 @@ SLOW = (
     "faults",
     "stack",
     "recorded",
-    "cases/test_scenarios.py",
     "probes/test_client",
     "probes/test_reference.py",
     "probes/test_histogram.py",

@@ -72,13 +72,13 @@ def whole(name: str) -> ProbeResult:
     return at_once(recording, [recording.body])
 
 
-@each(BODIES, 15_000)
+@pytest.mark.parametrize("name", BODIES)
 def test_a_byte_at_a_time_is_the_same_answer(name: str) -> None:
     recording = load(name)
     assert at_once(recording, single(recording.body)) == whole(name)
 
 
-@each(BODIES, 15_000)
+@pytest.mark.parametrize("name", BODIES)
 def test_the_bytes_of_a_read_are_the_read(name: str) -> None:
     recording = load(name)
     reads = [(at, byte) for at, data in recording.reads for byte in single(data)]
@@ -93,7 +93,7 @@ def test_every_single_cut_of_a_short_body_is_the_same_answer(name: str) -> None:
         assert at_once(recording, [body[:cut], body[cut:]]) == expected, cut
 
 
-@each(STREAMS, 15_000)
+@pytest.mark.parametrize("name", STREAMS)
 def test_every_single_cut_gives_the_same_events(name: str) -> None:
     body = load(name).body[:800]
     expected = parsed([body])
@@ -149,7 +149,7 @@ def test_times_are_in_order_wherever_a_body_ends(
     assert known == sorted(known)
 
 
-@each(ASKED, 15_000)
+@pytest.mark.parametrize("name", ASKED)
 def test_a_stream_cut_before_its_finish_is_never_ok(name: str) -> None:
     recording = load(name)
     body = recording.body
