@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Iterable
 
 import numpy as np
-from hdrh.codec import HdrCookieException, HdrLengthException, HdrPayload
+from hdrh.codec import HdrCookieException, HdrLengthException, HdrPayload, decode
 from hdrh.histogram import HdrHistogram
 from numpy.typing import NDArray
 
@@ -37,6 +37,9 @@ Counts = NDArray[np.int64]
 # Of the standard's V2 compressed form: cookie and length, then that many bytes.
 _HEADER = struct.Struct(">II")
 _COOKIE = 0x1C849314
+# Inside, before the counts: cookie, their length, offset, digits, lowest, highest, ratio.
+_PAYLOAD = struct.Struct(">IIIIQQd")
+_PAYLOAD_COOKIE = 0x1C849313
 # Ours, after the standard form and only when there is something to say.
 _OVERFLOW = struct.Struct(">Q")
 
@@ -189,41 +192,78 @@ def decode_counts(data: bytes) -> Counts:
     Raises:
         ValueError: Damaged bytes, or bins that are not ours and would not merge.
     """
+    counts: Counts = np.zeros(BINS, np.int64)
+    _decode_to(counts.ctypes.data, data)
+    return counts
+
+
+def sum_encoded(plus: Iterable[bytes], minus: Iterable[bytes] = ()) -> tuple[Counts, int]:
+    """Return the counts of some encoded histograms less those of others, and their first bin.
+
+    Bins before and after hold nothing: most of the 180 kB are never touched.
+
+    Raises:
+        ValueError: As `decode_counts`.
+    """
+    total: Counts = np.zeros(BINS, np.int64)
+    scratch: Counts = np.zeros(BINS, np.int64)
+    address = scratch.ctypes.data
+    first, end = BINS, 0
+    for take, encoded in ((np.add, plus), (np.subtract, minus)):
+        for data in encoded:
+            start, stop = _decode_to(address, data)
+            if stop:
+                there, counts = total[start:stop], scratch[start:stop]
+                take(there, counts, out=there)
+                counts.fill(0)
+                first, end = min(first, start), max(end, stop)
+    return total[first:end], min(first, end)
+
+
+def percentiles_of(counts: Counts, *ps: float, first: int = 0) -> tuple[float | None, ...]:
+    """Return several percentiles (0 to 100) in seconds; None each when empty.
+
+    As `Histogram.percentiles`: never below the exact percentile, above it by less than 0.1 %.
+
+    Args:
+        counts: Of every bin, or of a stretch.
+        ps: Percentiles.
+        first: The bin of the first count.
+    """
+    total = counts.cumsum()
+    count = int(total[-1]) if len(total) else 0
+    if not count:
+        return (None,) * len(ps)
+    return tuple(_highest_s(first + int(np.searchsorted(total, _rank(count, p)))) for p in ps)
+
+
+def count_at_or_below(counts: Counts, seconds: float, first: int = 0) -> int:
+    """Return the number of values up to `seconds`; the bin that holds it counts whole."""
+    micros = round(min(seconds, HIGHEST_S) * 1e6)
+    if micros < _LOWEST_US:
+        return 0
+    last = int(_bins(np.array([micros]))[0])
+    return int(counts[: max(last + 1 - first, 0)].sum())
+
+
+def _decode_to(address: int, data: bytes) -> tuple[int, int]:
+    """Write into counts that are all 0; return the stretch of them that may not be any more."""
     if len(data) < _HEADER.size or _HEADER.unpack_from(data)[0] != _COOKIE:
         raise ValueError("not an HdrHistogram in V2 compressed form")
     end = _HEADER.size + _HEADER.unpack_from(data)[1]
     if len(data) < end:
         raise ValueError(f"histogram of {end} bytes in {len(data)}")
     try:
-        payload = HdrPayload(8, compressed_payload=data[_HEADER.size : end])
-        header = payload.payload
-        settings = (header.lowest_trackable_value, header.highest_trackable_value)
-        if (*settings, header.significant_figures) != _SETTINGS:
-            raise ValueError(f"histogram with other bins: {settings}")
-        payload.init_counts(BINS)
-    except (HdrCookieException, HdrLengthException, zlib.error, IndexError) as exc:
+        payload = zlib.decompress(memoryview(data)[_HEADER.size : end])
+        cookie, _, _, digits, lowest, highest, _ = _PAYLOAD.unpack_from(payload)
+        if (cookie, lowest, highest, digits) != (_PAYLOAD_COOKIE, *_SETTINGS):
+            raise ValueError(f"histogram with other bins: {lowest} to {highest}, {digits} digits")
+        found = decode(payload, _PAYLOAD.size, address, BINS, 8)
+    except (zlib.error, struct.error, IndexError) as exc:
         raise ValueError(f"damaged histogram: {exc}") from exc
-    return np.frombuffer(payload.get_counts(), np.int64)
-
-
-def percentiles_of(counts: Counts, *ps: float) -> tuple[float | None, ...]:
-    """Return several percentiles (0 to 100) in seconds; None each when empty.
-
-    As `Histogram.percentiles`: never below the exact percentile, above it by less than 0.1 %.
-    """
-    total = counts.cumsum()
-    count = int(total[-1])
-    if not count:
-        return (None,) * len(ps)
-    return tuple(_highest_s(int(np.searchsorted(total, _rank(count, p)))) for p in ps)
-
-
-def count_at_or_below(counts: Counts, seconds: float) -> int:
-    """Return the number of values up to `seconds`; the bin that holds it counts whole."""
-    micros = round(min(seconds, HIGHEST_S) * 1e6)
-    if micros < _LOWEST_US:
-        return 0
-    return int(counts[: int(_bins(np.array([micros]))[0]) + 1].sum())
+    if not found["total"]:
+        return 0, 0
+    return found["min_nonzero_index"], found["max_nonzero_index"] + 1
 
 
 def _bins(micros: Counts) -> Counts:

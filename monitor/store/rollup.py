@@ -16,13 +16,14 @@ from __future__ import annotations
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
-from sqlalchemy import ColumnElement, Row, Table, and_, delete, select, update
+from sqlalchemy import ColumnElement, Row, Table, and_, delete, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from monitor.store.tables import PROBE, TIMES, days, hours, minutes, open_hours, results, skips
@@ -35,7 +36,7 @@ GRACE_S = 120.0
 """How long after its end an hour is closed: most of what began in it has come by then."""
 
 BLOCK_S = 32 * DAY_S
-"""Running sums of days begin anew this often, or a late row would change years of them."""
+"""Rows of days are running sums, which begin anew this often: a late row changes few of them."""
 
 _AT_ONCE = 6  # hours of one probe in a transaction, which holds the lock for some 50 ms
 _LISTED = 240
@@ -44,6 +45,7 @@ SUMS = tuple(
     "scheduled good bad rate_limited misconfigured neutral"
     " prompt_tokens cached_tokens output_tokens reasoning_tokens".split()
 )
+_sums: Callable[[Any], tuple[int, ...]] = attrgetter(*SUMS)
 TALLIES = ("outcomes", "excluded", "skips")
 
 Probe = tuple[str, str, str]
@@ -120,16 +122,31 @@ def close_hour(raw: Sequence[Any], skipped: Sequence[str]) -> Rollup:
 
 def merged(rollups: Iterable[Rollup]) -> Rollup:
     """Return the sum of several spans."""
-    total = Rollup()
-    for one in rollups:
-        for name in SUMS:
-            setattr(total, name, getattr(total, name) + getattr(one, name))
-        if one.cost is not None:
-            total.cost = (total.cost or 0.0) + one.cost
-        for name in TALLIES:
-            setattr(total, name, Counter(getattr(total, name)) + Counter(getattr(one, name)))
-        total.times = added(total.times, one.times)
+    spans = list(rollups)
+    columns = zip(*map(_sums, spans), strict=True)
+    sums: dict[str, Any] = dict(zip(SUMS, map(sum, columns), strict=False))  # none of none
+    total = Rollup(**sums)
+    costs = [span.cost for span in spans if span.cost is not None]
+    total.cost = sum(costs) if costs else None
+    for name in TALLIES:
+        for tally in filter(None, (getattr(span, name) for span in spans)):
+            setattr(total, name, Counter(getattr(total, name)) + Counter(tally))
+    for span in spans:
+        total.times = added(total.times, span.times)
     return total
+
+
+def less(whole: Rollup, part: Rollup) -> Rollup:
+    """Return what is left of a span without a part of it."""
+    both = zip(SUMS, _sums(whole), _sums(part), strict=True)
+    sums: dict[str, Any] = {name: of_whole - of_part for name, of_whole, of_part in both}
+    left = Rollup(**sums)
+    left.cost = whole.cost if part.cost is None or whole.cost is None else whole.cost - part.cost
+    for name in TALLIES:
+        if tally := getattr(whole, name):
+            setattr(left, name, Counter(tally) - Counter(getattr(part, name)))
+    left.times = {name: counts - part.times.get(name, 0) for name, counts in whole.times.items()}
+    return left
 
 
 def added(left: Mapping[str, Counts], right: Mapping[str, Counts]) -> dict[str, Counts]:
@@ -222,27 +239,23 @@ async def _close_one(connection: AsyncConnection, probe: Probe, start: float) ->
 
 
 async def _close_day(connection: AsyncConnection, probe: Probe, day: float) -> None:
-    """Replace a day's row by the sum of its hours, and carry the change to the days after."""
+    """Replace a day's row, and carry the change to the days after it."""
     asked = select(hours).where(of_probe(hours, probe), starting(hours, day, day + DAY_S))
     own = merged(rollup_of(row) for row in (await connection.execute(asked)).all())
-    if own.scheduled <= await _known(connection, days, probe, day):
-        return
     block = day // BLOCK_S * BLOCK_S
-    asked = select(days.c.start_at, *(days.c[name] for name in TIMES))
-    asked = asked.where(of_probe(days, probe), starting(days, block, block + BLOCK_S))
+    asked = select(days).where(of_probe(days, probe), starting(days, block, block + BLOCK_S))
     rows = (await connection.execute(asked.order_by(days.c.start_at))).all()
-    before = next((_times_of(row) for row in reversed(rows) if row.start_at < day), {})
-    old = next((_times_of(row) for row in rows if row.start_at == day), before)
-    new = added(before, own.times)
-    await _replace(connection, days, probe, day, row_values(own) | _encoded(new))
-    change = {name: counts - old.get(name, 0) for name, counts in new.items()}
+    before = next((rollup_of(row) for row in reversed(rows) if row.start_at < day), Rollup())
+    old = next((rollup_of(row) for row in rows if row.start_at == day), before)
+    if own.scheduled <= old.scheduled - before.scheduled:
+        return
+    new = merged([before, own])
+    await _replace(connection, days, probe, day, row_values(new))
+    change = less(new, old)
     for row in rows:
         if row.start_at > day:
-            await connection.execute(
-                update(days)
-                .where(row_of(days, probe, row.start_at))
-                .values(_encoded(added(_times_of(row), change)))
-            )
+            later = merged([rollup_of(row), change])
+            await _replace(connection, days, probe, row.start_at, row_values(later))
 
 
 async def _known(connection: AsyncConnection, table: Table, probe: Probe, start: float) -> int:

@@ -136,8 +136,8 @@ def _counts() -> list[Column[Any]]:
 
 hours = _span("hours", *_counts(), *_columns(LargeBinary(), " ".join(TIMES)))
 
-# A day's histograms are running sums, of all days from the first of its block (`rollup.BLOCK`) to
-# this one: any stretch of days is the difference of two rows, not the sum of thirty.
+# Running sums, of all days from the first of its block (`rollup.BLOCK_S`) to this one: any stretch
+# of days is the difference of two rows, not the sum of thirty.
 days = _span("days", *_counts(), *_columns(LargeBinary(), " ".join(TIMES)))
 
 # One row an hour, too: its sixty minutes packed.

@@ -18,6 +18,7 @@ from probes.histogram import (
     decode_counts,
     encode_counts,
     percentiles_of,
+    sum_encoded,
 )
 
 seconds = st.floats(min_value=LOWEST_S, max_value=HIGHEST_S)
@@ -177,10 +178,18 @@ def test_bare_counts_are_the_library_s(left: list[float], right: list[float]) ->
     both, counts = Histogram([*left, *right]), count_durations(left) + count_durations(right)
     assert encode_counts(counts) == both.encode()
     assert (decode_counts(both.encode()) == counts).all()
+    parts = [Histogram(left).encode(), Histogram(right).encode()]
+    summed, first = sum_encoded(parts)
+    assert (summed == counts[first : first + len(summed)]).all()
+    assert summed.sum() == counts.sum()
+    assert percentiles_of(summed, *READOUT, first=first) == both.percentiles(*READOUT)
+    rest, at = sum_encoded([both.encode()], parts[:1])
+    assert percentiles_of(rest, *READOUT, first=at) == Histogram(right).percentiles(*READOUT)
     assert percentiles_of(counts, *READOUT) == both.percentiles(*READOUT)
     for value in left:
         share = both.fraction_at_or_below(value)
         assert count_at_or_below(counts, value) == round((share or 0.0) * both.count)
+        assert count_at_or_below(summed, value, first) == count_at_or_below(counts, value)
 
 
 def test_bare_counts_hold_what_lies_out_of_range_at_the_bounds() -> None:

@@ -162,18 +162,20 @@ async def test_rows_may_come_in_any_order(store_url: str, order: str, tmp_path: 
 
 
 async def test_a_day_is_the_sum_of_its_hours_and_a_running_sum(store_url: str) -> None:
-    """Its counts are its own; its histograms those of the block so far."""
+    """Of all days of its block so far, so that a stretch of days is one subtraction."""
     store = await Store.open(store_url)
-    put(store, range(36 * 144 + 50))  # into a second block
+    put(store, range(36 * 6 + 2), every=14_400.0)  # into a second block
     await store.flush()
     while not await store.roll_up(NOW + 40 * DAY_S):
         pass
     async with store._engine.connect() as connection:
         rows = (await connection.execute(select(days).order_by(days.c.start_at))).all()
-    assert [row.scheduled for row in rows] == [144] * 36 + [50]
-    running = [int(decode_counts(row.ttft).sum()) for row in rows]
-    good = [row.good for row in rows]
-    assert running == [*np.cumsum(good[:32]), *np.cumsum(good[32:])]
+    own = await store.daily(DAY, NOW + 40 * DAY_S)
+    assert [span.scheduled for span in own] == [6] * 36 + [2]
+    good = [span.good for span in own]
+    sums = [*np.cumsum(good[:32]), *np.cumsum(good[32:])]
+    assert [row.good for row in rows] == sums
+    assert [int(decode_counts(row.ttft).sum()) for row in rows] == sums
     await store.close()
 
 
@@ -257,8 +259,8 @@ async def test_rolling_up_and_writing_do_not_stop_each_other(store_url: str) -> 
         await asyncio.gather(store.flush(), store.roll_up(NOW + DAY_S), other.roll_up(NOW + DAY_S))
     await asyncio.gather(store.roll_up(NOW + 3 * DAY_S), other.roll_up(NOW + 3 * DAY_S))
     async with store._engine.connect() as connection:
-        for table in (hours, days):
-            assert (await connection.execute(select(func.sum(table.c.scheduled)))).scalar() == 600
+        assert (await connection.execute(select(func.sum(hours.c.scheduled)))).scalar() == 600
+    assert sum(day.scheduled for day in await store.daily(DAY, NOW + 9 * DAY_S)) == 600
     assert (store.dropped, other.dropped) == (0, 0)
     await store.close()
     await other.close()
