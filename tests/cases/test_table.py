@@ -22,12 +22,21 @@ def names_in(path: pathlib.Path) -> frozenset[str]:
     return frozenset(re.findall(r"^(?:async )?def (test_\w+)\(", path.read_text("utf-8"), re.M))
 
 
+def has_scenario(name: str) -> bool:
+    """Whether a scenario, or a variant of one (scenario/variant), is there."""
+    stem, _, variant = name.partition("/")
+    folders = (ROOT / "tests/conformance" / folder for folder in ("scenarios", "own"))
+    found = next((f for d in folders if (f := d / f"{stem}.yaml").is_file()), None)
+    if found is None:
+        return False
+    return not variant or f"\n  {variant}:\n" in found.read_text("utf-8")
+
+
 def exists(proof: str) -> bool:
     """Whether a proof of the table is there."""
     kind, _, name = proof.partition(" ")
     if kind == "scenario":
-        folders = (ROOT / "tests/conformance" / folder for folder in ("scenarios", "own"))
-        return any((folder / f"{name}.yaml").is_file() for folder in folders)
+        return has_scenario(name)
     if kind == "recording":
         return (ROOT / "tests/recorded/transcripts" / f"{name}.yaml").is_file()
     if kind == "later:":
