@@ -183,7 +183,8 @@ async def windows(
         reading = _Reading(connection, start, end, asked, probe)
         await reading.read()
     found = sorted(reading.found.items())
-    return await asyncio.to_thread(lambda: [_summary(name, one, asked) for name, one in found])
+    summaries = await asyncio.to_thread(lambda: [_summary(*one, asked) for one in found])
+    return [summary for summary in summaries if summary.scheduled]
 
 
 async def daily(
@@ -277,10 +278,12 @@ class _Reading:
         Today counts as whole when the window holds every hour there is of it. A day whose hours
         are kept no longer can only be taken whole, too.
         """
-        first = math.ceil(self._start / HOUR_S) * HOUR_S
-        last = hour_of(self._end)
         ends = [select(f(hours.c.start_at)).scalar_subquery() for f in (func.min, func.max)]
         ((oldest, newest),) = await self._rows(select(*ends))
+        if newest is not None and not self._asked.raw:
+            self._end = min(self._end, newest + HOUR_S)
+        first = math.ceil(self._start / HOUR_S) * HOUR_S
+        last = hour_of(self._end)
         if oldest is None or newest is None:
             return _Cut(first=first, day=last, night=last, last=last)
         day, night = math.ceil(first / DAY_S) * DAY_S, last // DAY_S * DAY_S
@@ -371,7 +374,11 @@ class _Reading:
     async def _unknown(self) -> set[tuple[float, Probe]]:
         """Return the hours with slots that no hour knows of, as far back as they are read."""
         key = [open_hours.c[name] == hours.c[name] for name in ("start_at", *PROBE)]
-        since = max(hour_of(self._start), hour_of(self._end) - _RAW_S)
+        newest = select(func.max(open_hours.c.start_at)).where(open_hours.c.start_at < self._end)
+        ((last,),) = await self._rows(newest)
+        if last is None:
+            return set()
+        since = max(hour_of(self._start), last - _RAW_S)
         asked = (
             select(open_hours)
             .outerjoin(hours, and_(*key))
