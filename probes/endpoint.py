@@ -7,6 +7,7 @@ from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from urllib.parse import quote, quote_plus, unquote, urlsplit, urlunsplit
 
 
@@ -78,14 +79,20 @@ class Endpoint:
         With each, the forms in which a peer or a library repeats it: percent-encoded, inside JSON,
         without its scheme (`Bearer KEY`), and the credentials of a proxy by themselves.
         """
-        values = [self.api_key or "", self.proxy or "", *self.headers.values()]
-        values += [value.split()[-1] for value in self.headers.values() if " " in value.strip()]
-        if self.proxy and (password := urlsplit(self.proxy).password):
-            user = unquote(urlsplit(self.proxy).username or "")
-            login = f"{user}:{unquote(password)}"
-            values += [password, unquote(password), b64encode(login.encode()).decode()]
-        forms = (form for value in values if value for form in _forms(value))
-        return tuple(dict.fromkeys(forms))
+        return _all_forms(self.api_key, self.proxy, tuple(self.headers.values()))
+
+
+@lru_cache(maxsize=1024)
+def _all_forms(
+    api_key: str | None, proxy: str | None, headers: tuple[str, ...]
+) -> tuple[str, ...]:
+    values = [api_key or "", proxy or "", *headers]
+    values += [value.split()[-1] for value in headers if " " in value.strip()]
+    if proxy and (password := urlsplit(proxy).password):
+        login = f"{unquote(urlsplit(proxy).username or '')}:{unquote(password)}"
+        values += [password, unquote(password), b64encode(login.encode()).decode()]
+    forms = (form for value in values if value for form in _forms(value))
+    return tuple(dict.fromkeys(forms))
 
 
 def _forms(value: str) -> tuple[str, ...]:

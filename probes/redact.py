@@ -47,9 +47,13 @@ def redact(
 
 
 def _mask_ends(text: str, secret: str) -> str:
-    parts = range(min(len(secret), len(text)), _SHORTEST - 1, -1)
-    if n := next((n for n in parts if text.endswith(secret[:n])), 0):
-        text = text[:-n] + MASK
-    if n := next((n for n in parts if text.startswith(secret[-n:])), 0):
-        text = MASK + text[n:]
+    most = min(len(secret), len(text))
+    parts = range(most, _SHORTEST - 1, -1)
+    # One look tells nearly always that no part is there.
+    if secret[:_SHORTEST] in text[-most:]:
+        n = next((n for n in parts if text.endswith(secret[:n])), 0)
+        text = text[: len(text) - n] + MASK if n else text
+    if secret[-_SHORTEST:] in text[:most]:
+        n = next((n for n in parts if text.startswith(secret[-n:])), 0)
+        text = MASK + text[n:] if n else text
     return text
