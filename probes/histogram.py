@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import struct
+import threading
 import zlib
 from collections.abc import Iterable
 
@@ -33,6 +34,8 @@ BINS = 23 * 1024
 
 Counts = NDArray[np.int64]
 """One count a bin; what adds and subtracts exactly."""
+
+_arrays = threading.local()
 
 # Of the standard's V2 compressed form: cookie and length, then that many bytes.
 _HEADER = struct.Struct(">II")
@@ -200,13 +203,12 @@ def decode_counts(data: bytes) -> Counts:
 def sum_encoded(plus: Iterable[bytes], minus: Iterable[bytes] = ()) -> tuple[Counts, int]:
     """Return the counts of some encoded histograms less those of others, and their first bin.
 
-    Bins before and after hold nothing: most of the 180 kB are never touched.
+    Bins before and after hold nothing: most of the 180 kB are never looked at.
 
     Raises:
         ValueError: As `decode_counts`.
     """
-    total: Counts = np.zeros(BINS, np.int64)
-    scratch: Counts = np.zeros(BINS, np.int64)
+    total, scratch = _take_arrays()
     address = scratch.ctypes.data
     first, end = BINS, 0
     for take, encoded in ((np.add, plus), (np.subtract, minus)):
@@ -217,7 +219,16 @@ def sum_encoded(plus: Iterable[bytes], minus: Iterable[bytes] = ()) -> tuple[Cou
                 take(there, counts, out=there)
                 counts.fill(0)
                 first, end = min(first, start), max(end, stop)
-    return total[first:end], min(first, end)
+    found = total[first:end].copy()
+    total[first:end] = 0
+    _arrays.both = total, scratch  # not after an error, which leaves something in them
+    return found, min(first, end)
+
+
+def _take_arrays() -> tuple[Counts, Counts]:
+    """Return two arrays of zeros, to be given back as such: making them would cost the most."""
+    kept: tuple[Counts, Counts] | None = _arrays.__dict__.pop("both", None)
+    return kept or (np.zeros(BINS, np.int64), np.zeros(BINS, np.int64))
 
 
 def percentiles_of(counts: Counts, *ps: float, first: int = 0) -> tuple[float | None, ...]:
@@ -248,9 +259,10 @@ def count_at_or_below(counts: Counts, seconds: float, first: int = 0) -> int:
 
 def _decode_to(address: int, data: bytes) -> tuple[int, int]:
     """Write into counts that are all 0; return the stretch of them that may not be any more."""
-    if len(data) < _HEADER.size or _HEADER.unpack_from(data)[0] != _COOKIE:
+    cookie, length = _HEADER.unpack_from(data) if len(data) >= _HEADER.size else (0, 0)
+    if cookie != _COOKIE:
         raise ValueError("not an HdrHistogram in V2 compressed form")
-    end = _HEADER.size + _HEADER.unpack_from(data)[1]
+    end = _HEADER.size + length
     if len(data) < end:
         raise ValueError(f"histogram of {end} bytes in {len(data)}")
     try:

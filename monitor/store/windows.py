@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from operator import sub
 from typing import Any
 
+import numpy as np
 from sqlalchemy import ColumnElement, Row, Select, Table, and_, func, null, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -305,38 +306,45 @@ class _Reading:
 
     async def _add_days(self, day: float, night: float) -> None:
         """Take each block's running sum at the end of the stretch less that before it."""
-        block = day // BLOCK_S * BLOCK_S
-        while block < night:
-            before = await self._latest(block, day)
-            for probe, row in (await self._latest(block, min(night, block + BLOCK_S))).items():
+        if day >= night:
+            return
+        first = day // BLOCK_S * BLOCK_S
+        blocks = np.arange(first, night, BLOCK_S).tolist()
+        ends = [min(night, block + BLOCK_S) for block in blocks]
+        before, *latest = await self._latest([(first, day), *zip(blocks, ends, strict=True)])
+        for block, rows in zip(blocks, latest, strict=True):
+            for probe, row in rows.items():
                 if row.start_at < day:
                     continue  # it has no day in the stretch
                 parts = self._parts(probe)
                 parts.plus.append(row)
                 parts.start = min(parts.start, max(day, block))
-                if probe in before:
+                if block == first and probe in before:
                     parts.minus.append(before[probe])
-            block += BLOCK_S
 
-    async def _latest(self, start: float, end: float) -> dict[Probe, Any]:
-        """Return every probe's last row of `days` in a stretch."""
-        if start >= end:
-            return {}
-        inside = [starting(days, start, end), *_only(days, self._probe)]
-        by = [days.c[name] for name in PROBE]
-        # Nearly always all have one on the last day, which is found six times as fast.
-        everyone = select(func.count()).select_from(
-            select(*by).where(*inside).distinct().subquery()
-        )
-        ((n,),) = await self._rows(everyone)
-        rows = await self._rows(self._wanted(days).where(days.c.start_at == end - DAY_S))
-        if len(rows) < n:
-            newest = select(*by, func.max(days.c.start_at).label("newest")).where(*inside)
-            found = newest.group_by(*by).subquery()
-            same = [days.c[name] == found.c[name] for name in PROBE]
-            last = and_(*same, days.c.start_at == found.c.newest)
-            rows = await self._rows(self._wanted(days).join(found, last))
-        return {_probe(row): row for row in rows}
+    async def _latest(self, stretches: Sequence[tuple[float, float]]) -> list[dict[Probe, Any]]:
+        """Return every probe's last row of `days` in each stretch.
+
+        Nearly always all have one on the last day, which is found six times as fast.
+        """
+        only, by = _only(days, self._probe), [days.c[name] for name in PROBE]
+        probes = [select(*by).where(starting(days, *s), *only).distinct() for s in stretches]
+        counts = [select(func.count()).select_from(p.subquery()).scalar_subquery() for p in probes]
+        (known,) = await self._rows(select(*counts))
+        last_days = [end - DAY_S for _, end in stretches]
+        on_last = await self._rows(self._wanted(days).where(days.c.start_at.in_(last_days)))
+        latest = []
+        for (start, end), n in zip(stretches, known, strict=True):
+            rows: Rows = [row for row in on_last if start <= row.start_at == end - DAY_S]
+            if len(rows) < n:
+                newest = select(*by, func.max(days.c.start_at).label("newest"))
+                newest = newest.where(starting(days, start, end), *only).group_by(*by)
+                found = newest.subquery()
+                same = [days.c[name] == found.c[name] for name in PROBE]
+                last = and_(*same, days.c.start_at == found.c.newest)
+                rows = await self._rows(self._wanted(days).join(found, last))
+            latest.append({_probe(row): row for row in rows})
+        return latest
 
     async def _add_raw(self, cut: _Cut) -> None:
         edges = {hour_of(at) for at in (self._start, self._end) if at % HOUR_S}

@@ -208,3 +208,6 @@ def test_damaged_counts_are_refused(damage: bytes) -> None:
     """A broken page of a database must not become a latency."""
     with pytest.raises(ValueError, match=r"histogram|HdrHistogram"):
         decode_counts(damage)
+    with pytest.raises(ValueError, match=r"histogram|HdrHistogram"):
+        sum_encoded([Histogram([2.0]).encode(), damage])
+    assert sum_encoded([Histogram([1.0]).encode()])[0].sum() == 1, "nothing of it is left"

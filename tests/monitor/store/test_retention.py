@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -93,3 +95,5 @@ async def test_the_file_shrinks_when_less_is_kept(tmp_path: Path, sqlite_url: st
     assert await store.maintain(NOW) == 5000
     await store.close()
     assert (tmp_path / "store.db").stat().st_size < before / 10
+    with closing(sqlite3.connect(tmp_path / "store.db")) as connection:
+        assert connection.execute("PRAGMA freelist_count").fetchone() == (0,)
