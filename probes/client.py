@@ -316,12 +316,7 @@ async def _converse(
 async def _read(exchange: Exchange, arrivals: Arrivals) -> None:
     """Feed the body to the meter, read by read."""
     meter, timeline = exchange.meter, exchange.timeline
-
-    def take(at: float, data: bytes) -> bool:
-        meter.feed(at, data)
-        return meter.over
-
-    arrivals.sink = None if meter.compressed else take
+    arrivals.sink = None if meter.compressed else meter
     try:
         while not meter.over:
             reads = await arrivals.reads()

@@ -22,12 +22,11 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import SimpleNamespace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import aiohttp
 from aiohttp.abc import AbstractStreamWriter
@@ -172,6 +171,15 @@ def note_sent(timeline: Timeline) -> None:
 _STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([2-5]\d\d)[ \r\n]")
 
 
+class Sink(Protocol):
+    """What takes reads at once: the meter."""
+
+    over: bool
+
+    def feed(self, at: float, data: bytes) -> None:
+        """Take one read and its arrival stamp."""
+
+
 class Arrivals(asyncio.Protocol):
     """Stamps reads and the end of writing, and forwards everything to aiohttp's protocol.
 
@@ -179,8 +187,7 @@ class Arrivals(asyncio.Protocol):
         inner: aiohttp's protocol.
         heard: Arrival of the last read before the body; None before one.
         over: Whether the body has ended, well or not.
-        sink: Takes reads at once where it may, and says whether it wants no more; None leaves all
-            to `reads`.
+        sink: Takes reads at once where that does no harm; None leaves all to `reads`.
         idle: When the last read of any connection was done with.
     """
 
@@ -195,7 +202,7 @@ class Arrivals(asyncio.Protocol):
         self.heard: float | None = None
         self._opening = b""
         self.over = False
-        self.sink: Callable[[float, bytes], bool] | None = None
+        self.sink: Sink | None = None
         self._sated = False
         self._fault: Exception | None = None
         self._timeline = timeline
@@ -284,7 +291,8 @@ class Arrivals(asyncio.Protocol):
         ):
             return False
         try:
-            self._sated = self.sink(at, data)
+            self.sink.feed(at, data)
+            self._sated = self.sink.over
         except Exception as exc:  # noqa: BLE001 - ours: for the task, not for the transport
             self._fault, self._sated = exc, True
         return True

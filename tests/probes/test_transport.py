@@ -133,17 +133,25 @@ async def test_a_read_without_a_part_of_the_body_wakes_nobody() -> None:
     assert [data for _, data in await waiting] == [b"x"]
 
 
+class Drain:
+    """A sink that takes at most `wanted` reads."""
+
+    def __init__(self, wanted: int) -> None:
+        self.got: list[tuple[float, bytes]] = []
+        self.over = False
+        self._wanted = wanted
+
+    def feed(self, at: float, data: bytes) -> None:
+        self.got.append((at, data))
+        self.over = len(self.got) >= self._wanted
+
+
 def sinking(arrivals: Arrivals, inner: Inner, wanted: int) -> list[tuple[float, bytes]]:
     """Let a sink take at most `wanted` reads; returns what it gets."""
-    got: list[tuple[float, bytes]] = []
-
-    def sink(at: float, data: bytes) -> bool:
-        got.append((at, data))
-        return len(got) >= wanted
-
+    drain = Drain(wanted)
     arrivals.bind(inner.content)
-    arrivals.sink = sink
-    return got
+    arrivals.sink = drain
+    return drain.got
 
 
 async def test_a_read_that_comes_alone_goes_to_the_sink_at_once(clock: Clock) -> None:
@@ -203,11 +211,12 @@ async def test_a_fault_of_the_sink_is_the_task_s_not_the_connection_s(clock: Clo
     """Else the loop would close the connection, and our fault would look like the endpoint's."""
     arrivals, inner, _ = connected()
 
-    def sink(_at: float, _data: bytes) -> bool:
-        raise RuntimeError("ours")
+    class Broken(Drain):
+        def feed(self, at: float, data: bytes) -> None:
+            raise RuntimeError("ours")
 
     arrivals.bind(inner.content)
-    arrivals.sink = sink
+    arrivals.sink = Broken(1)
     waiting = asyncio.create_task(arrivals.reads())
     await asyncio.sleep(0)
     arrivals.data_received(b"x")
